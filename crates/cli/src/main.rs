@@ -1,0 +1,4 @@
+//! The `irdma` command.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Registered memory: regions, keys and the grants that let the protocol touch them.

@@ -1,0 +1,1 @@
+//! Linux behind safe calls: UDP batches, steering, slots, interfaces.

@@ -1,0 +1,2 @@
+//! Simulated links and worlds for the irdma transport.
+#![forbid(unsafe_code)]

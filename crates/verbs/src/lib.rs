@@ -1,0 +1,1 @@
+//! RDMA verbs in user space: devices, queue pairs, completion queues, memory regions.

@@ -1,0 +1,1 @@
+//! Tests across the workspace: floors, interoperability, programs.
