@@ -1,2 +1,37 @@
 //! The RDMA transport as a deterministic, I/O-free state machine.
+//!
+//! Time is an argument, randomness a seed, packets are bytes in and bytes out: this crate opens no
+//! file descriptor and reads no clock, and one seed replays to the same packets. An [`Endpoint`]
+//! owns the queue pairs of one lane behind `&mut self`; [`Cq`] and [`Srq`] are shared and lock
+//! themselves. Lock order: the endpoint's owner, then a shared receive queue, then a completion
+//! queue.
 #![forbid(unsafe_code)]
+
+mod ah;
+mod cq;
+mod effects;
+mod endpoint;
+mod error;
+mod pd;
+mod qp;
+mod rng;
+mod roce;
+mod srq;
+mod stats;
+mod time;
+mod wc;
+mod wr;
+
+pub use ah::{AddressVector, Ah};
+pub use cq::{Arm, Cq};
+pub use effects::{Effect, EventKind, EventSource};
+pub use endpoint::{Config, Disposition, Endpoint, Meta, Transmit};
+pub use error::{DropReason, ErrorKind, Result, VerbsError};
+pub use pd::{Pd, PdTable};
+pub use qp::{AttrMask, QpAttr, QpCap, QpInit, QpState, QpType, Transition, transition};
+pub use rng::Rng;
+pub use srq::{Srq, SrqAttr};
+pub use stats::Stats;
+pub use time::Instant;
+pub use wc::{FLUSH_CODES, Wc, WcFlags, WcOpcode, WcStatus, flush_err_to_ib_wc_status};
+pub use wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, UdDest};

@@ -1,0 +1,108 @@
+//! Shared receive queues.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Result, VerbsError};
+use crate::pd::Pd;
+use crate::wr::{RecvWqe, RecvWr};
+
+/// Attributes of a shared receive queue (`struct ibv_srq_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Receive requests that can wait.
+    pub max_wr: u32,
+    /// Scatter elements of each request.
+    pub max_sge: u32,
+    /// The low-water mark that raises one event, 0 for none.
+    pub srq_limit: u32,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    entries: VecDeque<RecvWqe>,
+    limit: u32,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct Srq {
+    token: u64,
+    pd: Arc<Pd>,
+    max_wr: u32,
+    max_sge: u32,
+    queue: Mutex<Queue>,
+}
+
+impl Srq {
+    /// A queue of `attr.max_wr` requests of `attr.max_sge` elements; the initial limit is ignored.
+    pub fn create_srq(token: u64, pd: Arc<Pd>, attr: SrqAttr) -> Result<Self> {
+        if attr.max_wr == 0 {
+            return Err(VerbsError::invalid("create_srq: max_wr is 0; ask for at least 1"));
+        }
+        let queue = Mutex::new(Queue::default());
+        Ok(Srq { token, pd, max_wr: attr.max_wr, max_sge: attr.max_sge, queue })
+    }
+
+    /// The number that effects name this queue by.
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Current attributes.
+    pub fn query_srq(&self) -> SrqAttr {
+        SrqAttr { max_wr: self.max_wr, max_sge: self.max_sge, srq_limit: self.lock().limit }
+    }
+
+    /// Arms the low-water mark. EINVAL above the queue's size.
+    pub fn modify_srq(&self, srq_limit: u32) -> Result<()> {
+        if srq_limit > self.max_wr {
+            return Err(VerbsError::invalid(format!(
+                "modify_srq: srq_limit {srq_limit} is above the queue's {} requests",
+                self.max_wr
+            )));
+        }
+        self.lock().limit = srq_limit;
+        Ok(())
+    }
+
+    /// Adds a receive request. EINVAL with too many elements, ENOMEM when full.
+    pub fn post_srq_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
+        if wr.sges.len() > self.max_sge as usize {
+            return Err(VerbsError::invalid(format!(
+                "post_srq_recv: {} scatter elements, the queue takes {}",
+                wr.sges.len(),
+                self.max_sge
+            )));
+        }
+        let mut queue = self.lock();
+        if queue.entries.len() >= self.max_wr as usize {
+            return Err(VerbsError::no_memory(format!(
+                "post_srq_recv: all {} requests are in use; poll completions first",
+                self.max_wr
+            )));
+        }
+        queue.entries.push_back(RecvWqe::new(wr));
+        Ok(())
+    }
+
+    /// Takes the oldest request; the flag says that the low-water mark was crossed just now.
+    pub(crate) fn pop(&self) -> Option<(RecvWqe, bool)> {
+        let mut queue = self.lock();
+        let wqe = queue.entries.pop_front()?;
+        let crossed = queue.limit != 0 && queue.entries.len() < queue.limit as usize;
+        if crossed {
+            queue.limit = 0;
+        }
+        Some((wqe, crossed))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

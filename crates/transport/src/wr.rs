@@ -1,0 +1,143 @@
+//! Work requests: what a program posts.
+
+use std::sync::Arc;
+
+use bitflags::bitflags;
+use irdma_mem::Sge;
+use irdma_wire::Qpn;
+
+use crate::ah::Ah;
+
+bitflags! {
+    /// Flags of a send request, with the values of `ibv_send_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SendFlags: u32 {
+        /// Wait until earlier READs and atomics of this queue pair are complete.
+        const FENCE = 1;
+        /// Report completion even when the queue pair does not signal all.
+        const SIGNALED = 2;
+        /// Ask the receiver to raise a solicited event.
+        const SOLICITED = 4;
+        /// The data was copied at post time.
+        const INLINE = 8;
+    }
+}
+
+/// What a send request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOp {
+    /// SEND, with immediate data in network order where given.
+    Send { imm: Option<[u8; 4]> },
+    /// SEND that invalidates a key of the receiver.
+    SendInvalidate { rkey: u32 },
+    /// RDMA WRITE, with immediate data in network order where given.
+    Write { remote_addr: u64, rkey: u32, imm: Option<[u8; 4]> },
+    /// RDMA READ.
+    Read { remote_addr: u64, rkey: u32 },
+    /// 8 bytes: stores `swap` where the target holds `compare`; returns the original.
+    CompareSwap { remote_addr: u64, rkey: u32, compare: u64, swap: u64 },
+    /// 8 bytes: adds to the target; returns the original.
+    FetchAdd { remote_addr: u64, rkey: u32, add: u64 },
+    /// Makes a key of this side unusable until it is registered anew.
+    LocalInvalidate { key: u32 },
+}
+
+impl SendOp {
+    /// READ and atomics: requests that a response with data answers.
+    pub fn is_read_or_atomic(&self) -> bool {
+        matches!(
+            self,
+            SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+        )
+    }
+
+    /// Compare-and-swap and fetch-and-add.
+    pub fn is_atomic(&self) -> bool {
+        matches!(self, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+    }
+
+    /// SENDs, the operations that consume a receive request whatever else they carry.
+    pub fn is_send(&self) -> bool {
+        matches!(self, SendOp::Send { .. } | SendOp::SendInvalidate { .. })
+    }
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Debug)]
+pub struct UdDest {
+    /// The address handle.
+    pub ah: Arc<Ah>,
+    /// The destination queue pair, [`Qpn::MULTICAST`] for a group.
+    pub qpn: Qpn,
+    /// The Q_Key; with its high bit set the queue pair's own is sent (IBTA 10.2.5).
+    pub qkey: u32,
+}
+
+/// The data of a send request.
+#[derive(Clone, Copy, Debug)]
+pub enum SendData<'a> {
+    /// Gathered from registered memory when the packet is built.
+    Sges(&'a [Sge]),
+    /// Copied now; needs no key.
+    Inline(&'a [u8]),
+}
+
+/// A send request as posted.
+#[derive(Clone, Debug)]
+pub struct SendWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// Flags; [`SendFlags::INLINE`] is implied by the data.
+    pub flags: SendFlags,
+    /// Source of SENDs and WRITEs, sink of READs and atomics.
+    pub data: SendData<'a>,
+    /// The destination, for UD only.
+    pub ud: Option<UdDest>,
+}
+
+/// A receive request as posted.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sges: &'a [Sge],
+}
+
+/// A scatter/gather list that stores its most common lengths without allocation.
+#[derive(Clone, Debug)]
+pub(crate) enum SgeList {
+    One([Sge; 1]),
+    Many(Box<[Sge]>),
+}
+
+impl SgeList {
+    pub(crate) fn new(sges: &[Sge]) -> Self {
+        match sges {
+            [one] => SgeList::One([*one]),
+            many => SgeList::Many(many.into()),
+        }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Sge] {
+        match self {
+            SgeList::One(one) => one,
+            SgeList::Many(many) => many,
+        }
+    }
+}
+
+/// A receive request in its queue.
+#[derive(Clone, Debug)]
+pub(crate) struct RecvWqe {
+    pub(crate) wr_id: u64,
+    pub(crate) sges: SgeList,
+}
+
+impl RecvWqe {
+    pub(crate) fn new(wr: &RecvWr<'_>) -> Self {
+        RecvWqe { wr_id: wr.wr_id, sges: SgeList::new(wr.sges) }
+    }
+}
