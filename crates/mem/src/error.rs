@@ -7,9 +7,9 @@ use crate::Access;
 /// A registration or deregistration is refused; nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MemError {
-    /// Length 0, or a range that wraps around the address space (EINVAL).
+    /// Length 0, or a range that wraps around the address space or leaves its buffer (EINVAL).
     #[error(
-        "region of {len} bytes at {addr:#x}: length is 0 or the range wraps; pass the real size"
+        "region of {len} bytes at {addr:#x}: length 0, a wrap, or past its buffer; pass the real size"
     )]
     InvalidLength {
         /// Start, process address or `iova`, whichever wraps.

@@ -14,7 +14,7 @@
 //! let table = MemTable::new(1, 1024);
 //! let buffer = Arc::new(Buffer::zeroed(4096));
 //! let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-//! let mr = table.reg_phys_mr(PdId(3), &buffer, buffer.addr(), access)?;
+//! let mr = table.reg_phys_mr(PdId(3), &buffer, 0..4096, buffer.addr(), access)?;
 //!
 //! let grant = table.grant(mr.rkey, mr.iova + 100, 5, Access::REMOTE_WRITE, PdId(3))?;
 //! grant.write_at(0, b"hello");

@@ -1,5 +1,6 @@
 //! Memory regions: register, look up, deregister.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::region::Region;
@@ -47,19 +48,21 @@ pub const fn get_mr_access(access: Access) -> Rights {
 }
 
 impl MemTable {
-    /// Registers memory that the library owns; the table keeps it alive until
-    /// [`MemTable::dereg_mr`].
+    /// Registers a range of memory that the library owns; the table keeps the buffer alive
+    /// until [`MemTable::dereg_mr`].
     ///
     /// # Errors
-    /// As [`MemTable::reg_user_mr`].
+    /// As [`MemTable::reg_user_mr`], and [`MemError::InvalidLength`] where the range is not
+    /// inside the buffer.
     pub fn reg_phys_mr(
         &self,
         pd: PdId,
         buffer: &Arc<Buffer>,
+        range: Range<usize>,
         iova: u64,
         access: Access,
     ) -> Result<MrInfo, MemError> {
-        self.register(pd, Region::of(buffer)?, iova, access, Some(Arc::clone(buffer)))
+        self.register(pd, Region::of(buffer, range)?, iova, access, Some(Arc::clone(buffer)))
     }
 
     /// Ends a registration. After `Ok` the key is dead, no [`crate::Grant`] on the region is

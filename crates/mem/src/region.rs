@@ -7,6 +7,7 @@
 //! first; the largest aligned power of two of bytes that ends the range, at most 8, is then
 //! stored at once with release order. An aligned write of 2, 4 or 8 bytes is that one store.
 
+use std::ops::Range;
 use std::sync::atomic::{
     AtomicU8, AtomicU16, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -36,9 +37,14 @@ impl Region {
     }
 
     /// The caller keeps `buffer` alive until the key is retired.
-    pub(crate) fn of(buffer: &Buffer) -> Result<Self, MemError> {
+    pub(crate) fn of(buffer: &Buffer, range: Range<usize>) -> Result<Self, MemError> {
+        let addr = buffer.addr().wrapping_add(range.start as u64);
+        let len = range.end.saturating_sub(range.start) as u64;
+        if range.end > buffer.len() {
+            return Err(MemError::InvalidLength { addr, len });
+        }
         // SAFETY: the buffer's bytes are mapped and writable while it lives.
-        unsafe { Self::new(buffer.addr() as usize, buffer.len() as u64) }
+        unsafe { Self::new(addr as usize, len) }
     }
 
     pub(crate) fn addr(&self) -> usize {
