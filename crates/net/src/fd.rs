@@ -113,3 +113,69 @@ pub fn forget_all_in_child() {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+    use crate::fork::ForkGuard;
+    use crate::sys::testing::in_forked_child;
+
+    fn counter() -> OwnedFd {
+        eventfd(0, EventfdFlags::CLOEXEC).unwrap()
+    }
+
+    fn is_open(fd: RawFd) -> bool {
+        rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new()).is_ok()
+    }
+
+    #[test]
+    fn engine_descriptors_leave_the_range_of_select() {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let (engine, visible) = (Fd::engine(counter()).unwrap(), Fd::visible(counter()));
+        assert!(limit.current.is_some_and(|l| l <= 1024) || engine.as_raw_fd() >= 1024);
+        assert!(visible.as_raw_fd() < 1024);
+    }
+
+    #[test]
+    fn a_dropped_handle_closes_its_descriptor() {
+        for fd in [Fd::engine(counter()).unwrap(), Fd::visible(counter())] {
+            let raw = fd.as_raw_fd();
+            assert!(is_open(raw));
+            drop(fd);
+            assert!(!is_open(raw) || raw < 1024);
+        }
+    }
+
+    #[test]
+    fn a_child_closes_engine_descriptors_and_keeps_visible_ones() {
+        let (engine, visible) = (Fd::engine(counter()).unwrap(), Fd::visible(counter()));
+        let guard = ForkGuard::new().unwrap();
+        let verdict = in_forked_child(|| {
+            let write = |fd: &Fd| rustix::io::write(fd, &1u64.to_ne_bytes());
+            let inherited = guard.forked() && write(&engine).is_ok();
+            forget_all_in_child();
+            let forgotten = engine.is_forgotten() && !visible.is_forgotten();
+            inherited && forgotten && write(&engine).is_err() && write(&visible).is_ok()
+        });
+        assert!(verdict);
+        assert!(!guard.forked() && !engine.is_forgotten());
+        assert_eq!(rustix::io::write(&engine, &1u64.to_ne_bytes()), Ok(8));
+    }
+
+    #[test]
+    fn a_stale_handle_never_closes_a_number_that_was_given_out_again() {
+        let engine = Fd::engine(counter()).unwrap();
+        let raw = engine.as_raw_fd();
+        let verdict = in_forked_child(move || {
+            forget_all_in_child();
+            let Ok(fresh) = eventfd(0, EventfdFlags::CLOEXEC) else { return false };
+            let Ok(fresh) = rustix::io::fcntl_dupfd_cloexec(&fresh, raw) else { return false };
+            let same = fresh.as_raw_fd() == raw;
+            drop(engine);
+            same && rustix::io::write(&fresh, &1u64.to_ne_bytes()).is_ok()
+        });
+        assert!(verdict);
+    }
+}

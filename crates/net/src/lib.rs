@@ -8,6 +8,9 @@ pub mod clock;
 mod cmsg;
 pub mod fd;
 pub mod fork;
+pub mod netdev;
 mod sys;
+#[cfg(test)]
+mod testing;
 pub mod udp;
 pub mod wake;

@@ -193,3 +193,55 @@ pub(crate) fn wipe_on_fork_word() -> io::Result<&'static AtomicU32> {
     // SAFETY: the page is aligned, zeroed, and stays mapped for the life of the process.
     Ok(unsafe { AtomicU32::from_ptr(page.cast()) })
 }
+
+/// `SIOCETHTOOL` with the legacy "get settings" command: speed in Mb/s of `name`.
+pub(crate) fn ethtool_speed(fd: impl AsFd, name: &str) -> io::Result<u32> {
+    const ETHTOOL_GSET: u32 = 1;
+    const SIOCETHTOOL: usize = 0x8946;
+    #[repr(C)]
+    struct IfReq {
+        name: [u8; libc::IFNAMSIZ],
+        data: *mut [u32; 11],
+        unused: [u8; 16],
+    }
+    let mut settings = [0u32; 11];
+    settings[0] = ETHTOOL_GSET;
+    let mut request = IfReq { name: [0; libc::IFNAMSIZ], data: &raw mut settings, unused: [0; 16] };
+    let len = name.len().min(libc::IFNAMSIZ - 1);
+    request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
+    let (fd, at) = (fd.as_fd().as_raw_fd(), &raw mut request);
+    // SAFETY: `request` and the 44 bytes of settings it points to outlive the call.
+    unsafe { syscall!(Sysno::ioctl, fd, SIOCETHTOOL, at) }.map_err(io_error)?;
+    let bytes = settings.map(u32::to_ne_bytes).concat();
+    let half = |at: usize| u32::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
+    Ok(half(28) << 16 | half(12))
+}
+
+/// Calls that only tests make.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// Moves the calling thread to a new network namespace of its own.
+    pub(crate) fn unshare_network() -> io::Result<()> {
+        // SAFETY: changes what later socket calls of this thread see; touches no memory.
+        unsafe { syscall!(Sysno::unshare, libc::CLONE_NEWNET) }.map(drop).map_err(io_error)
+    }
+
+    /// Runs `child` in a forked child, which must neither allocate nor lock, and returns its
+    /// verdict.
+    pub(crate) fn in_forked_child(child: impl FnOnce() -> bool) -> bool {
+        let no_stack = ptr::null::<u8>();
+        // SAFETY: a plain fork; the child runs only async-signal-safe code and then exits.
+        let pid = unsafe { syscall!(Sysno::clone, libc::SIGCHLD, no_stack, 0, 0, 0) }.unwrap();
+        if pid == 0 {
+            let code = i32::from(!child());
+            // SAFETY: ends the child; nothing of it runs after this.
+            let _ = unsafe { syscall!(Sysno::exit_group, code) };
+        }
+        let mut status = -1i32;
+        // SAFETY: the kernel writes one `int` to `status`.
+        unsafe { syscall!(Sysno::wait4, pid, &raw mut status, 0, 0) }.unwrap();
+        status == 0
+    }
+}

@@ -23,7 +23,7 @@ use crate::fd::Fd;
 pub const ROCE_PORT: u16 = 4791;
 
 /// Opens a non-blocking UDP socket of the family of `addr`; IPv6 sockets leave IPv4 alone.
-fn open(addr: IpAddr) -> io::Result<Fd> {
+pub(crate) fn open(addr: IpAddr) -> io::Result<Fd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(family, SocketType::DGRAM, flags, None)?;

@@ -1,30 +1,14 @@
-use std::time::{Duration, Instant};
-
 use super::*;
 use crate::sys;
-use crate::wake::{Interest, Poll};
+use crate::testing::{address, recv, skip};
 
 const ADDRESSES: [&str; 2] = ["127.0.0.1", "::1"];
 
 fn pair(addr: &str) -> (SendSocket, RecvSocket, SocketAddr) {
-    let addr: IpAddr = addr.parse().unwrap();
+    let addr = address(addr);
     let receiver = RecvSocket::open(addr, 0, 0, Reuse::Group).unwrap();
     let dst = receiver.local();
     (SendSocket::open(addr, 0).unwrap(), receiver, dst)
-}
-
-/// Waits for one batch, at most a second.
-fn recv(socket: &RecvSocket, buf: &mut [u8]) -> Option<RecvMeta> {
-    let poll = Poll::new().unwrap();
-    poll.add(socket, 0, Interest::Read).unwrap();
-    let end = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < end {
-        if let Some(meta) = socket.recv(buf).unwrap() {
-            return Some(meta);
-        }
-        poll.wait(&mut Vec::new(), Some(10_000_000)).unwrap();
-    }
-    None
 }
 
 #[test]
@@ -56,8 +40,7 @@ fn a_batch_arrives_whole_with_its_stride() {
     for addr in ADDRESSES {
         let (sender, receiver, dst) = pair(addr);
         if sender.max_segments() == 1 {
-            println!("SKIP: this kernel has no UDP_SEGMENT");
-            return;
+            return skip("this kernel has no UDP_SEGMENT");
         }
         let data: Vec<u8> = (0..64 * 1000 - 1).map(|i| (i / 1000) as u8).collect();
         sender.send(dst, &data, Some(1000), 0, None).unwrap();
@@ -115,13 +98,13 @@ fn a_full_receiver_counts_what_it_lost() {
 
 #[test]
 fn refused_addresses_name_object_and_remedy() {
-    let open = |addr: &str| RecvSocket::open(addr.parse().unwrap(), 4791, 0, Reuse::Group);
+    let open = |addr: &str| RecvSocket::open(address(addr), 4791, 0, Reuse::Group);
     assert_eq!(open("0.0.0.0").unwrap_err().kind(), io::ErrorKind::InvalidInput);
     let error = open("192.0.2.1").unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
     assert!(error.to_string().contains("192.0.2.1:4791"), "{error}");
 
-    let exclusive = super::open("127.0.0.1".parse().unwrap()).unwrap();
+    let exclusive = super::open(address("127.0.0.1")).unwrap();
     rustix::net::bind(&exclusive, &"127.0.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
     let taken = SocketAddr::try_from(rustix::net::getsockname(&exclusive).unwrap()).unwrap();
     let error = RecvSocket::open(taken.ip(), taken.port(), 0, Reuse::Group).unwrap_err();
@@ -141,6 +124,6 @@ fn every_missing_feature_names_its_fallback() {
     let none = Features { gso: false, gro: false, steering: false, multicast_filter: false };
     assert_eq!(none.fallbacks().len(), 4);
     let probed = Features::probe().unwrap();
-    let sender = SendSocket::open("127.0.0.1".parse().unwrap(), 0).unwrap();
+    let sender = SendSocket::open(address("127.0.0.1"), 0).unwrap();
     assert_eq!(probed.gso, sender.max_segments() == MAX_SEGMENTS);
 }
