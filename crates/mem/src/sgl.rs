@@ -1,0 +1,126 @@
+//! Scatter/gather lists: a work request's bytes, spread over regions.
+
+use thiserror::Error;
+
+use crate::{Access, Grant, GrantError, MemTable, PdId};
+
+/// One element of a scatter/gather list. Length 0 means no bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Address of the first byte, as the key knows it.
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u32,
+    /// Key of the region.
+    pub lkey: u32,
+}
+
+/// A key does not allow the use of an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("sge[{index}] lkey {lkey:#010x}: {error}")]
+pub struct SglError {
+    /// Position of the element in its list.
+    pub index: usize,
+    /// The element's key.
+    pub lkey: u32,
+    /// What is wrong with it.
+    pub error: GrantError,
+}
+
+/// Bytes of the whole list.
+pub fn total_len(sges: &[Sge]) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.length)).sum()
+}
+
+/// Copies `out.len()` bytes of the list, from byte `offset` on, into `out`.
+///
+/// # Errors
+/// [`SglError`]; `out` then holds the bytes of the elements before the bad one.
+///
+/// # Panics
+/// If the list is shorter than that.
+pub fn gather(
+    table: &MemTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u64,
+    out: &mut [u8],
+) -> Result<(), SglError> {
+    for piece in pieces(sges, offset, out.len()) {
+        piece.grant(table, Access::empty(), pd)?.read_at(0, &mut out[piece.at..][..piece.len]);
+    }
+    Ok(())
+}
+
+/// Copies `data` over the list, from byte `offset` on; all keys are checked before the first
+/// byte is written, and the bytes are written in order.
+///
+/// # Errors
+/// [`SglError`]; nothing is written then.
+///
+/// # Panics
+/// If the list is shorter than that.
+pub fn scatter(
+    table: &MemTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u64,
+    data: &[u8],
+) -> Result<(), SglError> {
+    let mut pieces = pieces(sges, offset, data.len());
+    let Some(first) = pieces.next() else { return Ok(()) };
+    let first_grant = first.grant(table, Access::LOCAL_WRITE, pd)?;
+    let rest = pieces
+        .map(|piece| Ok((piece.grant(table, Access::LOCAL_WRITE, pd)?, piece)))
+        .collect::<Result<Vec<(Grant<'_>, Piece)>, SglError>>()?;
+    first_grant.write_at(0, &data[..first.len]);
+    for (grant, piece) in rest {
+        grant.write_at(0, &data[piece.at..][..piece.len]);
+    }
+    Ok(())
+}
+
+/// The part of one element that a copy touches.
+struct Piece {
+    index: usize,
+    lkey: u32,
+    va: u64,
+    /// Where the piece stands in the copied bytes.
+    at: usize,
+    len: usize,
+}
+
+impl Piece {
+    fn grant<'t>(
+        &self,
+        table: &'t MemTable,
+        need: Access,
+        pd: PdId,
+    ) -> Result<Grant<'t>, SglError> {
+        table.grant(self.lkey, self.va, self.len as u64, need, pd).map_err(|error| SglError {
+            index: self.index,
+            lkey: self.lkey,
+            error,
+        })
+    }
+}
+
+/// Cuts `len` bytes from byte `offset` of the list on into one piece an element; pieces of no
+/// bytes are left out.
+fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = Piece> {
+    let total = total_len(sges);
+    assert!(
+        len as u64 <= total && offset <= total - len as u64,
+        "{len} bytes at {offset} of a list of {total}"
+    );
+    let (mut skip, mut at) = (offset, 0);
+    sges.iter().enumerate().filter_map(move |(index, sge)| {
+        let skipped = skip.min(u64::from(sge.length));
+        skip -= skipped;
+        let piece_len = (u64::from(sge.length) - skipped).min((len - at) as u64) as usize;
+        let va = sge.addr.wrapping_add(skipped);
+        let piece = Piece { index, lkey: sge.lkey, va, at, len: piece_len };
+        at += piece_len;
+        (piece_len > 0).then_some(piece)
+    })
+}

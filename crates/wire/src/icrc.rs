@@ -1,0 +1,246 @@
+//! The invariant CRC over a RoCEv2 packet (IBTA annex A17.3.3).
+//!
+//! It is the Ethernet CRC32, stored little-endian, over eight bytes of ones (where the LRH would
+//! be), the IP header, the UDP header and the packet without the ICRC; fields that change on the
+//! way count as ones. On IPv4 that includes the identification and flags, which a UDP receiver
+//! cannot see. CRC is linear, so [`verify`] can solve for them instead.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::roce::ICRC_LEN;
+use crate::{Bth, UDP_PORT};
+
+/// The longest UDP payload over IPv4.
+const MAX_LEN: usize = 65_535 - 20 - UDP_LEN;
+const MIN_LEN: usize = Bth::LEN + ICRC_LEN;
+const UDP_LEN: usize = 8;
+const PROTOCOL_UDP: u8 = 17;
+const LRH_LEN: usize = 8;
+/// Offset of the BTH byte that holds FECN, BECN and reserved bits.
+const BTH_VARIANT: usize = 4;
+
+/// What the ICRC covers outside the packet. The destination port is [`UDP_PORT`].
+///
+/// IPv4-mapped IPv6 addresses stand for the IPv4 packets that carry them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FlowKey {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// UDP source port.
+    pub src_port: u16,
+}
+
+/// The part of an IPv4 header that differs from packet to packet of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ident {
+    /// The identification field.
+    pub id: u16,
+    /// The don't-fragment flag.
+    pub dont_fragment: bool,
+}
+
+/// What [`verify`] finds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdict {
+    /// The ICRC is right for the expected identification, or on IPv6 right.
+    Good,
+    /// The ICRC is right for this IPv4 identification, with DF set or clear.
+    GoodUnknownId(u16),
+    /// No identification explains the ICRC.
+    Bad,
+}
+
+/// Writes the ICRC into the last four bytes of `packet`, a whole UDP payload. On IPv4 the packet
+/// must leave with identification `id` and DF set; IPv6 ignores `id`.
+///
+/// # Panics
+/// When `packet` is shorter than BTH and ICRC, or longer than a UDP payload can be.
+pub fn sign(flow: &FlowKey, id: u16, packet: &mut [u8]) {
+    assert!((MIN_LEN..=MAX_LEN).contains(&packet.len()), "no packet has {} bytes", packet.len());
+    let crc = compute(flow, Ident { id, dont_fragment: true }, packet);
+    let at = packet.len() - ICRC_LEN;
+    packet[at..].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Compares the ICRC of a whole UDP payload.
+///
+/// `expected_id` is a guess that costs nothing when right: id, DF set. On IPv4 any other
+/// identification is found by arithmetic, so that 2^17 of the 2^32 ICRC values are accepted for a
+/// given packet; on IPv6 one.
+pub fn verify(flow: &FlowKey, expected_id: u16, packet: &[u8]) -> Verdict {
+    let expected = Ident { id: expected_id, dont_fragment: true };
+    match solve(flow, expected, packet) {
+        Some(found) if found == expected => Verdict::Good,
+        Some(found) => Verdict::GoodUnknownId(found.id),
+        None => Verdict::Bad,
+    }
+}
+
+/// The IPv4 identification and flag that make the ICRC of a whole UDP payload right; `None` when
+/// there are none. On IPv6 an arbitrary value when the ICRC is right.
+pub fn ident(flow: &FlowKey, packet: &[u8]) -> Option<Ident> {
+    solve(flow, Ident { id: 0, dont_fragment: true }, packet)
+}
+
+fn solve(flow: &FlowKey, expected: Ident, packet: &[u8]) -> Option<Ident> {
+    if !(MIN_LEN..=MAX_LEN).contains(&packet.len()) {
+        return None;
+    }
+    let received = u32::from_le_bytes(*packet.last_chunk().expect("longer than an ICRC"));
+    match received ^ compute(flow, expected, packet) {
+        0 => Some(expected),
+        difference if flow.is_v4() => explain(difference, packet.len(), expected),
+        _ => None,
+    }
+}
+
+/// Solves for the identification and flags whose difference from `expected` changes the CRC by
+/// `difference`.
+///
+/// A difference of the four header bytes e, with n bytes from their end to the CRC, changes the
+/// CRC by e * x^(8n + 32); the factor is invertible, so e is known exactly.
+fn explain(difference: u32, packet_len: usize, expected: Ident) -> Option<Ident> {
+    const AFTER_FLAGS: usize = 12 + UDP_LEN;
+    let bytes_back = AFTER_FLAGS + packet_len - ICRC_LEN + 4;
+    let [id_high, id_low, flags, offset] =
+        polynomial::divide_by_x8(difference, bytes_back as u16).to_le_bytes();
+    if offset != 0 || flags & !IPV4_DF != 0 {
+        return None;
+    }
+    let id = expected.id ^ u16::from_be_bytes([id_high, id_low]);
+    Some(Ident { id, dont_fragment: expected.dont_fragment ^ (flags != 0) })
+}
+
+const IPV4_DF: u8 = 0x40;
+
+impl FlowKey {
+    fn is_v4(&self) -> bool {
+        matches!((self.src.to_canonical(), self.dst.to_canonical()), (IpAddr::V4(_), IpAddr::V4(_)))
+    }
+}
+
+/// The CRC over everything but the last four bytes of `packet`.
+fn compute(flow: &FlowKey, ident: Ident, packet: &[u8]) -> u32 {
+    let covered = &packet[..packet.len() - ICRC_LEN];
+    let udp_len = (packet.len() + UDP_LEN) as u16;
+    let mut prefix = Prefix::new();
+    match (flow.src.to_canonical(), flow.dst.to_canonical()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => prefix.ipv4(src, dst, ident, udp_len),
+        (src, dst) => prefix.ipv6(to_v6(src), to_v6(dst), udp_len),
+    }
+    prefix.udp(flow.src_port, udp_len);
+    let (bth, rest) = covered.split_at(Bth::LEN);
+    prefix.push(&bth[..BTH_VARIANT]);
+    prefix.push(&[0xFF]);
+    prefix.push(&bth[BTH_VARIANT + 1..]);
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(prefix.bytes());
+    crc.update(rest);
+    crc.finalize()
+}
+
+fn to_v6(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+/// LRH stand-in, IP, UDP and BTH with variant fields as ones.
+struct Prefix {
+    buffer: [u8; LRH_LEN + 40 + UDP_LEN + Bth::LEN],
+    len: usize,
+}
+
+impl Prefix {
+    fn new() -> Prefix {
+        Prefix { buffer: [0xFF; _], len: LRH_LEN }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.buffer[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Variant: TOS, TTL, header checksum (RFC 791 layout).
+    fn ipv4(&mut self, src: Ipv4Addr, dst: Ipv4Addr, ident: Ident, udp_len: u16) {
+        let [len_high, len_low] = (udp_len + 20).to_be_bytes();
+        let [id_high, id_low] = ident.id.to_be_bytes();
+        let flags = if ident.dont_fragment { IPV4_DF } else { 0 };
+        self.push(&[0x45, 0xFF, len_high, len_low, id_high, id_low, flags, 0]);
+        self.push(&[0xFF, PROTOCOL_UDP, 0xFF, 0xFF]);
+        self.push(&src.octets());
+        self.push(&dst.octets());
+    }
+
+    /// Variant: traffic class, flow label, hop limit (RFC 8200 layout).
+    fn ipv6(&mut self, src: Ipv6Addr, dst: Ipv6Addr, udp_len: u16) {
+        let [len_high, len_low] = udp_len.to_be_bytes();
+        self.push(&[0x6F, 0xFF, 0xFF, 0xFF, len_high, len_low, PROTOCOL_UDP, 0xFF]);
+        self.push(&src.octets());
+        self.push(&dst.octets());
+    }
+
+    /// Variant: checksum.
+    fn udp(&mut self, src_port: u16, udp_len: u16) {
+        self.push(&src_port.to_be_bytes());
+        self.push(&UDP_PORT.to_be_bytes());
+        self.push(&udp_len.to_be_bytes());
+        self.push(&[0xFF, 0xFF]);
+    }
+}
+
+/// Polynomials over GF(2) modulo the CRC32 polynomial, in the CRC's reflected bit order: the
+/// coefficient of x^31 is bit 0.
+mod polynomial {
+    const POLY: u32 = 0xEDB8_8320;
+    const ONE: u32 = 0x8000_0000;
+
+    /// x^(-8n) for n = 0 to 255.
+    static FINE: [u32; 256] = powers(step(ONE, 1));
+    /// x^(-8n) for n = 0, 256, ..., 65,280.
+    static COARSE: [u32; 256] = powers(step(ONE, 256));
+
+    /// `a` * x^(-8n).
+    pub(super) fn divide_by_x8(a: u32, n: u16) -> u32 {
+        let [coarse, fine] = n.to_be_bytes();
+        multiply(multiply(a, FINE[usize::from(fine)]), COARSE[usize::from(coarse)])
+    }
+
+    const fn multiply(a: u32, mut b: u32) -> u32 {
+        let mut product = 0;
+        let mut bit = 32;
+        while bit > 0 {
+            bit -= 1;
+            product ^= b & (a >> bit & 1).wrapping_neg();
+            b = (b >> 1) ^ (POLY & (b & 1).wrapping_neg());
+        }
+        product
+    }
+
+    /// `a` * x^(-8n), one x at a time.
+    const fn step(mut a: u32, n: u32) -> u32 {
+        let mut bits = 8 * n;
+        while bits > 0 {
+            a = if a & ONE == 0 { a << 1 } else { (a ^ POLY) << 1 | 1 };
+            bits -= 1;
+        }
+        a
+    }
+
+    const fn powers(base: u32) -> [u32; 256] {
+        let mut table = [ONE; 256];
+        let mut n = 1;
+        while n < 256 {
+            table[n] = multiply(table[n - 1], base);
+            n += 1;
+        }
+        table
+    }
+}

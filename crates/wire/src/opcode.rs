@@ -1,0 +1,241 @@
+//! BTH opcodes, decoded once into service, operation, position and suffix (IBTA 9.2.1).
+
+/// The transport service, the opcode's top three bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// What a packet asks for or answers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Operation {
+    /// SEND.
+    Send,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ request.
+    ReadRequest,
+    /// RDMA READ response; answers FLUSH and ATOMIC WRITE too.
+    ReadResponse,
+    /// Acknowledge, positive or negative.
+    Ack,
+    /// Acknowledge that carries an atomic's original value.
+    AtomicAck,
+    /// Compare and swap.
+    CompareSwap,
+    /// Fetch and add.
+    FetchAdd,
+    /// FLUSH (IBTA annex A19).
+    Flush,
+    /// Write of 8 aligned bytes (IBTA annex A19).
+    AtomicWrite,
+}
+
+/// Where a packet stands in its message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Position {
+    /// The first of several.
+    First,
+    /// Neither first nor last.
+    Middle,
+    /// The last of several.
+    Last,
+    /// The whole message.
+    Only,
+}
+
+use Operation::*;
+use Position::*;
+
+const SERVICES: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
+const OPERATIONS: [Operation; 10] = [
+    Send,
+    Write,
+    ReadRequest,
+    ReadResponse,
+    Ack,
+    AtomicAck,
+    CompareSwap,
+    FetchAdd,
+    Flush,
+    AtomicWrite,
+];
+const POSITIONS: [Position; 4] = [First, Middle, Last, Only];
+
+/// One BTH opcode.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Opcode {
+    /// The transport service.
+    pub service: Service,
+    /// What it asks for or answers.
+    pub operation: Operation,
+    /// Where it stands in its message.
+    pub position: Position,
+    /// Whether it carries immediate data.
+    pub immediate: bool,
+    /// Whether it carries an R_Key to invalidate.
+    pub invalidate: bool,
+}
+
+impl Opcode {
+    /// An opcode without immediate data or invalidate.
+    pub const fn new(service: Service, operation: Operation, position: Position) -> Opcode {
+        Opcode { service, operation, position, immediate: false, invalidate: false }
+    }
+
+    /// The opcode with `byte` on the wire; `None` for reserved bytes and services not built here.
+    pub fn from_byte(byte: u8) -> Option<Opcode> {
+        DECODE[usize::from(byte)]
+    }
+
+    /// The byte on the wire.
+    ///
+    /// # Panics
+    /// When the specification has no such opcode, for example a UD WRITE.
+    pub const fn to_byte(self) -> u8 {
+        match self.byte() {
+            Some(byte) => byte,
+            None => panic!("no such opcode"),
+        }
+    }
+
+    /// Bytes of extension headers after the BTH.
+    pub const fn header_len(self) -> usize {
+        self.has_deth() as usize * 8
+            + self.has_feth() as usize * 4
+            + self.has_reth() as usize * 16
+            + self.has_atomic_eth() as usize * 28
+            + self.has_aeth() as usize * 4
+            + self.has_atomic_ack() as usize * 8
+            + self.immediate as usize * 4
+            + self.invalidate as usize * 4
+    }
+
+    /// Whether it opens a message: FIRST or ONLY.
+    pub const fn starts(self) -> bool {
+        matches!(self.position, First | Only)
+    }
+
+    /// Whether it closes a message: LAST or ONLY.
+    pub const fn ends(self) -> bool {
+        matches!(self.position, Last | Only)
+    }
+
+    /// Whether it answers a request, so that it goes to the requester's completer.
+    pub const fn is_response(self) -> bool {
+        matches!(self.operation, ReadResponse | Ack | AtomicAck)
+    }
+
+    /// Whether payload may follow the headers.
+    pub const fn has_payload(self) -> bool {
+        matches!(self.operation, Send | Write | ReadResponse | AtomicWrite)
+    }
+
+    /// Whether a DETH follows.
+    pub const fn has_deth(self) -> bool {
+        matches!(self.service, Service::Ud)
+    }
+
+    /// Whether a FETH follows.
+    pub const fn has_feth(self) -> bool {
+        matches!(self.operation, Flush)
+    }
+
+    /// Whether a RETH follows.
+    pub const fn has_reth(self) -> bool {
+        match self.operation {
+            Write => self.starts(),
+            ReadRequest | Flush | AtomicWrite => true,
+            _ => false,
+        }
+    }
+
+    /// Whether an AtomicETH follows.
+    pub const fn has_atomic_eth(self) -> bool {
+        matches!(self.operation, CompareSwap | FetchAdd)
+    }
+
+    /// Whether an AETH follows.
+    pub const fn has_aeth(self) -> bool {
+        match self.operation {
+            ReadResponse => !matches!(self.position, Middle),
+            Ack | AtomicAck => true,
+            _ => false,
+        }
+    }
+
+    /// Whether an AtomicAckETH follows.
+    pub const fn has_atomic_ack(self) -> bool {
+        matches!(self.operation, AtomicAck)
+    }
+
+    const fn byte(self) -> Option<u8> {
+        let Some(base) = self.base() else { return None };
+        match self.service {
+            Service::Rc => Some(base),
+            Service::Uc if base <= 0x0B => Some(0x20 | base),
+            Service::Ud if matches!(base, 0x04 | 0x05) => Some(0x60 | base),
+            _ => None,
+        }
+    }
+
+    /// The low five bits, which mean the same under every service.
+    const fn base(self) -> Option<u8> {
+        Some(match (self.operation, self.position, self.immediate, self.invalidate) {
+            (Send, First, false, false) => 0x00,
+            (Send, Middle, false, false) => 0x01,
+            (Send, Last, false, false) => 0x02,
+            (Send, Last, true, false) => 0x03,
+            (Send, Only, false, false) => 0x04,
+            (Send, Only, true, false) => 0x05,
+            (Write, First, false, false) => 0x06,
+            (Write, Middle, false, false) => 0x07,
+            (Write, Last, false, false) => 0x08,
+            (Write, Last, true, false) => 0x09,
+            (Write, Only, false, false) => 0x0A,
+            (Write, Only, true, false) => 0x0B,
+            (ReadRequest, Only, false, false) => 0x0C,
+            (ReadResponse, First, false, false) => 0x0D,
+            (ReadResponse, Middle, false, false) => 0x0E,
+            (ReadResponse, Last, false, false) => 0x0F,
+            (ReadResponse, Only, false, false) => 0x10,
+            (Ack, Only, false, false) => 0x11,
+            (AtomicAck, Only, false, false) => 0x12,
+            (CompareSwap, Only, false, false) => 0x13,
+            (FetchAdd, Only, false, false) => 0x14,
+            (Send, Last, false, true) => 0x16,
+            (Send, Only, false, true) => 0x17,
+            (Flush, Only, false, false) => 0x1C,
+            (AtomicWrite, Only, false, false) => 0x1D,
+            _ => return None,
+        })
+    }
+}
+
+static DECODE: [Option<Opcode>; 256] = decode_table();
+
+/// Inverts [`Opcode::byte`] by trying every combination.
+const fn decode_table() -> [Option<Opcode>; 256] {
+    let mut table = [None; 256];
+    let combinations = SERVICES.len() * OPERATIONS.len() * POSITIONS.len() * 4;
+    let mut i = 0;
+    while i < combinations {
+        let opcode = Opcode {
+            immediate: i & 1 != 0,
+            invalidate: i & 2 != 0,
+            position: POSITIONS[i / 4 % POSITIONS.len()],
+            operation: OPERATIONS[i / 4 / POSITIONS.len() % OPERATIONS.len()],
+            service: SERVICES[i / 4 / POSITIONS.len() / OPERATIONS.len()],
+        };
+        if let Some(byte) = opcode.byte() {
+            table[byte as usize] = Some(opcode);
+        }
+        i += 1;
+    }
+    table
+}
