@@ -7,13 +7,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::ip::{AddressPair, IPV4_LEN, IPV6_LEN, Ident, UDP_LEN};
 use crate::roce::ICRC_LEN;
 use crate::{Bth, UDP_PORT};
 
 /// The longest UDP payload over IPv4.
-const MAX_LEN: usize = 65_535 - 20 - UDP_LEN;
+const MAX_LEN: usize = 65_535 - IPV4_LEN - UDP_LEN;
 const MIN_LEN: usize = Bth::LEN + ICRC_LEN;
-const UDP_LEN: usize = 8;
 const PROTOCOL_UDP: u8 = 17;
 const LRH_LEN: usize = 8;
 /// Offset of the BTH byte that holds FECN, BECN and reserved bits.
@@ -30,15 +30,6 @@ pub struct FlowKey {
     pub dst: IpAddr,
     /// UDP source port.
     pub src_port: u16,
-}
-
-/// The part of an IPv4 header that differs from packet to packet of a flow.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Ident {
-    /// The identification field.
-    pub id: u16,
-    /// The don't-fragment flag.
-    pub dont_fragment: bool,
 }
 
 /// What [`verify`] finds.
@@ -79,9 +70,9 @@ pub fn verify(flow: &FlowKey, expected_id: u16, packet: &[u8]) -> Verdict {
 }
 
 /// The IPv4 identification and flag that make the ICRC of a whole UDP payload right; `None` when
-/// there are none. On IPv6 an arbitrary value when the ICRC is right.
+/// there are none. On IPv6 the default when the ICRC is right.
 pub fn ident(flow: &FlowKey, packet: &[u8]) -> Option<Ident> {
-    solve(flow, Ident { id: 0, dont_fragment: true }, packet)
+    solve(flow, Ident { id: 0, dont_fragment: flow.is_v4() }, packet)
 }
 
 fn solve(flow: &FlowKey, expected: Ident, packet: &[u8]) -> Option<Ident> {
@@ -117,7 +108,7 @@ const IPV4_DF: u8 = 0x40;
 
 impl FlowKey {
     fn is_v4(&self) -> bool {
-        matches!((self.src.to_canonical(), self.dst.to_canonical()), (IpAddr::V4(_), IpAddr::V4(_)))
+        matches!(AddressPair::new(self.src, self.dst), AddressPair::V4(..))
     }
 }
 
@@ -126,9 +117,9 @@ fn compute(flow: &FlowKey, ident: Ident, packet: &[u8]) -> u32 {
     let covered = &packet[..packet.len() - ICRC_LEN];
     let udp_len = (packet.len() + UDP_LEN) as u16;
     let mut prefix = Prefix::new();
-    match (flow.src.to_canonical(), flow.dst.to_canonical()) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => prefix.ipv4(src, dst, ident, udp_len),
-        (src, dst) => prefix.ipv6(to_v6(src), to_v6(dst), udp_len),
+    match AddressPair::new(flow.src, flow.dst) {
+        AddressPair::V4(src, dst) => prefix.ipv4(src, dst, ident, udp_len),
+        AddressPair::V6(src, dst) => prefix.ipv6(src, dst, udp_len),
     }
     prefix.udp(flow.src_port, udp_len);
     let (bth, rest) = covered.split_at(Bth::LEN);
@@ -141,16 +132,9 @@ fn compute(flow: &FlowKey, ident: Ident, packet: &[u8]) -> u32 {
     crc.finalize()
 }
 
-fn to_v6(ip: IpAddr) -> Ipv6Addr {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    }
-}
-
 /// LRH stand-in, IP, UDP and BTH with variant fields as ones.
 struct Prefix {
-    buffer: [u8; LRH_LEN + 40 + UDP_LEN + Bth::LEN],
+    buffer: [u8; LRH_LEN + IPV6_LEN + UDP_LEN + Bth::LEN],
     len: usize,
 }
 
@@ -170,7 +154,7 @@ impl Prefix {
 
     /// Variant: TOS, TTL, header checksum (RFC 791 layout).
     fn ipv4(&mut self, src: Ipv4Addr, dst: Ipv4Addr, ident: Ident, udp_len: u16) {
-        let [len_high, len_low] = (udp_len + 20).to_be_bytes();
+        let [len_high, len_low] = (udp_len + IPV4_LEN as u16).to_be_bytes();
         let [id_high, id_low] = ident.id.to_be_bytes();
         let flags = if ident.dont_fragment { IPV4_DF } else { 0 };
         self.push(&[0x45, 0xFF, len_high, len_low, id_high, id_low, flags, 0]);

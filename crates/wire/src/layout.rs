@@ -30,6 +30,19 @@ layout! {
     struct RawAtomicAckEth { original: U64, }
     struct RawImmDt { bytes: [u8; 4], }
     struct RawIeth { rkey: U32, }
+    struct RawIpv4 {
+        version_ihl: u8, tos: u8, total_len: U16, id: U16, fragment: U16,
+        ttl: u8, protocol: u8, checksum: U16, src: [u8; 4], dst: [u8; 4],
+    }
+    struct RawIpv6 {
+        version_class_flow: U32, payload_len: U16, next_header: u8, hop_limit: u8,
+        src: [u8; 16], dst: [u8; 16],
+    }
+    struct RawUdp { src_port: U16, dst_port: U16, len: U16, checksum: U16, }
+    struct RawControl {
+        magic: [u8; 4], version: u8, kind: u8, reserved: U16, token: U64,
+        receive_window_bytes: U32, src_slot: U16, reserved2: U16,
+    }
 }
 
 /// Takes a header off the front of `bytes`; `None` when there are too few left.

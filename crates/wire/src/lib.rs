@@ -11,10 +11,14 @@
 
 pub mod aeth;
 pub mod bth;
+pub mod ctl;
 pub mod ext;
 pub mod gid;
+pub mod grh;
 pub mod icrc;
+pub mod ip;
 pub mod opcode;
+pub mod pcapng;
 pub mod psn;
 pub mod qpn;
 pub mod roce;
