@@ -139,3 +139,60 @@ const fn doubling(code: u8) -> u32 {
         code => 3 << (code / 2 - 1),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_syndrome_byte_round_trips() {
+        for byte in 0..=255 {
+            assert_eq!(Syndrome::from_byte(byte).to_byte(), byte);
+        }
+    }
+
+    #[test]
+    fn syndromes_of_the_specification() {
+        use NakCode::*;
+        for (byte, syndrome) in [
+            (0x1F, Syndrome::Ack { credit: CREDIT_UNLIMITED }),
+            (0x00, Syndrome::Ack { credit: 0 }),
+            (0x2C, Syndrome::Rnr { timer: 12 }),
+            (0x40, Syndrome::Reserved(0x40)),
+            (0x60, Syndrome::Nak(PsnSequence)),
+            (0x61, Syndrome::Nak(InvalidRequest)),
+            (0x62, Syndrome::Nak(RemoteAccess)),
+            (0x63, Syndrome::Nak(RemoteOperational)),
+            (0x64, Syndrome::Nak(InvalidRdRequest)),
+            (0x65, Syndrome::Nak(Other(5))),
+            (0x9F, Syndrome::Reserved(0x9F)),
+        ] {
+            assert_eq!(Syndrome::from_byte(byte), syndrome, "{byte:#04x}");
+        }
+    }
+
+    #[test]
+    fn credit_codes_of_the_specification() {
+        let counts = [
+            0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+            1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
+        ];
+        for (code, count) in (0..).zip(counts) {
+            assert_eq!(credit_count(code), Some(count), "code {code}");
+        }
+        assert_eq!(credit_count(31), None);
+    }
+
+    #[test]
+    fn rnr_timers_of_the_specification() {
+        let microseconds = [
+            655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1_280, 1_920,
+            2_560, 3_840, 5_120, 7_680, 10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920,
+            122_880, 163_840, 245_760, 327_680, 491_520,
+        ];
+        assert_eq!(microseconds.len(), 32);
+        for (code, us) in (0..).zip(microseconds) {
+            assert_eq!(rnr_timer_ns(code), us * 1000, "code {code}");
+        }
+    }
+}

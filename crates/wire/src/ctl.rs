@@ -124,3 +124,61 @@ impl Control {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROBE: Control = Control {
+        kind: Kind::Probe,
+        token: 0x0102_0304_0506_0708,
+        receive_window_bytes: 0x1112_1314,
+        src_slot: 0x0123,
+    };
+
+    #[test]
+    fn the_layout_is_fixed() {
+        let bytes =
+            *b"irdm\x01\x01\0\0\x01\x02\x03\x04\x05\x06\x07\x08\x11\x12\x13\x14\x01\x23\0\0";
+        assert_eq!(PROBE.emit(), bytes);
+        let echo = Control { kind: Kind::Echo, ..PROBE };
+        assert_eq!(echo.emit()[5], 2);
+        for control in [PROBE, echo] {
+            assert_eq!(Control::parse(&control.emit()), Ok(control));
+        }
+    }
+
+    /// A probe with one byte changed.
+    #[track_caller]
+    fn check(at: usize, byte: u8, error: ControlError) {
+        let mut bytes = PROBE.emit();
+        bytes[at] = byte;
+        assert_eq!(Control::parse(&bytes), Err(error));
+    }
+
+    #[test]
+    fn each_fault_has_its_reason() {
+        check(0, b'I', ControlError::Magic(*b"Irdm"));
+        check(4, 0, ControlError::Version(0));
+        check(4, 2, ControlError::Version(2));
+        check(5, 0, ControlError::Kind(0));
+        check(5, 3, ControlError::Kind(3));
+        for reserved in [6, 7, 22, 23] {
+            check(reserved, 1, ControlError::Reserved);
+        }
+        check(20, 4, ControlError::Slot(0x0423));
+        for slot in [0, 1023, 0xFFFF] {
+            let bytes = Control { src_slot: slot, ..PROBE }.emit();
+            assert_eq!(Control::parse(&bytes), Err(ControlError::Slot(slot)));
+        }
+    }
+
+    #[test]
+    fn another_length_is_refused() {
+        let mut bytes = PROBE.emit().to_vec();
+        bytes.push(0);
+        for len in (0..Control::LEN).chain([Control::LEN + 1]) {
+            assert_eq!(Control::parse(&bytes[..len]), Err(ControlError::Length(len)));
+        }
+    }
+}

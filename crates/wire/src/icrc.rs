@@ -70,9 +70,9 @@ pub fn verify(flow: &FlowKey, expected_id: u16, packet: &[u8]) -> Verdict {
 }
 
 /// The IPv4 identification and flag that make the ICRC of a whole UDP payload right; `None` when
-/// there are none. On IPv6 an arbitrary value when the ICRC is right.
+/// there are none. On IPv6 the default when the ICRC is right.
 pub fn ident(flow: &FlowKey, packet: &[u8]) -> Option<Ident> {
-    solve(flow, Ident { id: 0, dont_fragment: true }, packet)
+    solve(flow, Ident { id: 0, dont_fragment: flow.is_v4() }, packet)
 }
 
 fn solve(flow: &FlowKey, expected: Ident, packet: &[u8]) -> Option<Ident> {

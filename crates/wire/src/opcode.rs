@@ -239,3 +239,82 @@ const fn decode_table() -> [Option<Opcode>; 256] {
     }
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Extension header bytes by the low five bits (IBTA table 38 and annex A19).
+    const LENGTHS: [(u8, usize); 25] = [
+        (0x00, 0),
+        (0x01, 0),
+        (0x02, 0),
+        (0x03, 4),
+        (0x04, 0),
+        (0x05, 4),
+        (0x06, 16),
+        (0x07, 0),
+        (0x08, 0),
+        (0x09, 4),
+        (0x0A, 16),
+        (0x0B, 20),
+        (0x0C, 16),
+        (0x0D, 4),
+        (0x0E, 0),
+        (0x0F, 4),
+        (0x10, 4),
+        (0x11, 4),
+        (0x12, 12),
+        (0x13, 28),
+        (0x14, 28),
+        (0x16, 4),
+        (0x17, 4),
+        (0x1C, 20),
+        (0x1D, 16),
+    ];
+
+    /// Expected header bytes of each opcode byte that exists.
+    fn header_len(byte: u8) -> Option<usize> {
+        let base = byte & 0x1F;
+        let (_, len) = LENGTHS.into_iter().find(|(listed, _)| *listed == base)?;
+        match byte >> 5 {
+            0 => Some(len),
+            1 if base <= 0x0B => Some(len),
+            3 if base == 0x04 || base == 0x05 => Some(8 + len),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn every_byte_decodes_as_specified() {
+        for byte in 0..=255 {
+            let opcode = Opcode::from_byte(byte);
+            assert_eq!(opcode.map(Opcode::header_len), header_len(byte), "{byte:#04x}");
+            assert_eq!(opcode.map_or(byte, Opcode::to_byte), byte);
+        }
+    }
+
+    #[test]
+    fn a_message_starts_and_ends() {
+        for (byte, starts, ends) in
+            [(0x06, true, false), (0x07, false, false), (0x09, false, true), (0x0B, true, true)]
+        {
+            let opcode = Opcode::from_byte(byte).unwrap();
+            assert_eq!((opcode.starts(), opcode.ends()), (starts, ends), "{opcode:?}");
+        }
+    }
+
+    #[test]
+    fn responses_are_told_from_requests() {
+        let responses: Vec<u8> = (0..=255)
+            .filter(|&byte| Opcode::from_byte(byte).is_some_and(Opcode::is_response))
+            .collect();
+        assert_eq!(responses, [0x0D, 0x0E, 0x0F, 0x10, 0x11, 0x12]);
+    }
+
+    #[test]
+    #[should_panic(expected = "no such opcode")]
+    fn an_opcode_that_does_not_exist_has_no_byte() {
+        Opcode::new(Service::Ud, Operation::Write, Position::Only).to_byte();
+    }
+}

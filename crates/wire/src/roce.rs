@@ -214,3 +214,54 @@ pub fn emit_headers(headers: &Headers, out: &mut [u8]) -> usize {
     debug_assert_eq!(at, headers_len(headers.bth.opcode), "headers do not fit {:?}", headers.bth);
     at
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `head` and zeros, `len` bytes in all.
+    #[track_caller]
+    fn check(head: &[u8], len: usize, error: ParseError) {
+        let mut bytes = vec![0; len];
+        bytes[..head.len()].copy_from_slice(head);
+        assert_eq!(parse(&bytes), Err(error));
+    }
+
+    #[test]
+    fn each_fault_has_its_reason() {
+        const SEND_ONLY: u8 = 0x04;
+        const READ_REQUEST: u8 = 0x0C;
+        const ACK: u8 = 0x11;
+        check(&[], 0, ParseError::TooShort { len: 0, needed: 16 });
+        check(&[SEND_ONLY], 11, ParseError::TooShort { len: 11, needed: 16 });
+        check(&[SEND_ONLY], 12, ParseError::TooShort { len: 12, needed: 16 });
+        check(&[READ_REQUEST], 28, ParseError::TooShort { len: 28, needed: 32 });
+        check(&[SEND_ONLY], 17, ParseError::LengthNotMultipleOf4(17));
+        check(&[SEND_ONLY, 0x0F], 16, ParseError::Version(15));
+        check(&[0x15], 16, ParseError::UnknownOpcode(0x15));
+        check(&[0x81], 32, ParseError::UnknownOpcode(0x81));
+        check(&[SEND_ONLY, 0x10], 16, ParseError::PadBeyondPayload { pad: 1, available: 0 });
+        check(&[ACK, 0x30], 20, ParseError::PadBeyondPayload { pad: 3, available: 0 });
+        check(&[ACK], 24, ParseError::UnexpectedPayload(4));
+    }
+
+    #[test]
+    fn pad_is_not_payload() {
+        for pad in 0..4 {
+            let mut bytes = [0xAA; 20];
+            bytes[..2].copy_from_slice(&[0x04, pad << 4]);
+            let packet = parse(&bytes).unwrap();
+            assert_eq!((packet.headers.bth.pad, packet.payload.len()), (pad, 4 - pad as usize));
+            assert_eq!(pad_len(packet.payload.len()), pad);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "headers do not fit")]
+    #[cfg(debug_assertions)]
+    fn emitting_headers_of_another_opcode_panics() {
+        let opcode = Opcode::from_byte(0x0A).unwrap();
+        let bth = Bth::new(opcode, crate::Qpn::new(2), crate::Psn::new(0));
+        emit_headers(&Headers::new(bth), &mut [0; 64]);
+    }
+}

@@ -1,7 +1,89 @@
 //! Queue pairs: the object, its creation and its queries.
 
 mod attr;
+mod complete;
 mod modify;
+mod post;
+mod state;
+
+pub(crate) use complete::Received;
 
 pub use attr::{AttrMask, QpAttr, QpCap, QpInit, QpState, QpType};
 pub use modify::{Transition, transition};
+
+use std::collections::VecDeque;
+
+use irdma_mem::PdId;
+use irdma_wire::Qpn;
+
+use crate::batch::Route;
+use crate::flow::PeerId;
+use crate::roce::{Requester, Responder};
+use crate::wqe::Wqe;
+use crate::wr::RecvWqe;
+
+/// The connected peer of an RC or UC queue pair, resolved when it goes to RTR.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    pub(crate) route: Route,
+    pub(crate) peer: PeerId,
+    pub(crate) dest: Qpn,
+    pub(crate) mtu: u32,
+}
+
+/// A queue pair. The requester's and responder's rules live in `roce`.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) qpn: Qpn,
+    pub(crate) init: QpInit,
+    pub(crate) attr: QpAttr,
+    pub(crate) path: Option<Path>,
+    pub(crate) sq: VecDeque<Wqe>,
+    pub(crate) rq: VecDeque<RecvWqe>,
+    pub(crate) req: Requester,
+    pub(crate) resp: Responder,
+    /// Multicast attachments; the queue pair cannot be destroyed while there are any.
+    pub(crate) attached_count: u32,
+}
+
+impl Qp {
+    pub(crate) fn new(qpn: Qpn, init: QpInit) -> Self {
+        Qp {
+            qpn,
+            init,
+            attr: QpAttr::default(),
+            path: None,
+            sq: VecDeque::new(),
+            rq: VecDeque::new(),
+            req: Requester::default(),
+            resp: Responder::default(),
+            attached_count: 0,
+        }
+    }
+
+    pub(crate) fn index(&self) -> u16 {
+        self.qpn.index()
+    }
+
+    pub(crate) fn pd(&self) -> PdId {
+        self.init.pd.id()
+    }
+
+    pub(crate) fn receives(&self) -> bool {
+        matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+    }
+
+    /// Attributes as `ibv_query_qp(3)` reports them: PSNs are the live ones.
+    pub(crate) fn query_qp(&self) -> (QpAttr, QpInit) {
+        let mut attr = self.attr;
+        attr.cur_state = attr.state;
+        if self.receives() && self.init.qp_type != QpType::Ud {
+            attr.rq_psn = self.resp.expected;
+        }
+        if matches!(attr.state, QpState::Rts | QpState::Sqd) {
+            attr.sq_psn = self.req.next;
+        }
+        attr.sq_draining = attr.state == QpState::Sqd && self.req.is_draining(&self.sq);
+        (attr, self.init.clone())
+    }
+}

@@ -1,1 +1,26 @@
-//! The RoCEv2 services.
+//! The RoCEv2 services: reliable and unreliable connections, datagrams.
+
+mod completer;
+mod requester;
+mod responder;
+mod respond;
+mod retry;
+mod uc;
+mod ud;
+
+pub(crate) use requester::Requester;
+pub(crate) use responder::Responder;
+
+/// What became of a queue pair's turn in a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// It has nothing more to send until something happens.
+    Idle,
+    /// The batch cannot take its next packet.
+    Full,
+}
+
+/// Packets of a message: at least one, also of an empty message.
+pub(crate) fn packet_count(len: u32, mtu: u32) -> u32 {
+    len.div_ceil(mtu).max(1)
+}

@@ -2,26 +2,26 @@
 //!
 //! They lie outside the repository, in `shared/golden` beside the checkout.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use common::{Judgement, judge};
 use irdma_wire::ip::Datagram;
 use irdma_wire::{Operation, UDP_PORT, pcapng};
+
+use crate::judge::{Judgement, judge};
+use crate::skip;
 
 /// RoCEv2 packets in the golden folder, by its README.
 const PACKETS: usize = 1398;
 
-/// The folder; `None`, with a line on stderr, when it is absent outside CI.
+/// The folder; `None`, with a notice, when it is absent outside CI.
 fn folder() -> Option<PathBuf> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden");
     if folder.is_dir() {
         return Some(folder);
     }
     assert!(std::env::var_os("CI").is_none(), "golden packets are missing: {}", folder.display());
-    eprintln!("SKIPPED: no golden packets in {}", folder.display());
+    skip(&format!("no golden packets in {}", folder.display()));
     None
 }
 

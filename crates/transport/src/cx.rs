@@ -1,0 +1,72 @@
+//! What any step of the protocol may touch besides its own queue pair.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use irdma_mem::MemTable;
+
+use crate::cq::{Cq, Pushed};
+use crate::effects::{Effect, EventKind, EventSource};
+use crate::endpoint::Config;
+use crate::error::DropReason;
+use crate::flow::Peers;
+use crate::locals::Locals;
+use crate::ready::ReadyList;
+use crate::stats::Stats;
+use crate::time::Instant;
+use crate::timer::Timers;
+use crate::wc::Wc;
+
+pub(crate) struct Cx {
+    pub(crate) config: Config,
+    pub(crate) now: Instant,
+    pub(crate) mem: Arc<MemTable>,
+    pub(crate) stats: Stats,
+    pub(crate) effects: VecDeque<Effect>,
+    pub(crate) ready: ReadyList,
+    pub(crate) timers: Timers,
+    pub(crate) peers: Peers,
+    pub(crate) locals: Locals,
+    /// Bytes of READ responses that were asked for and have not arrived.
+    pub(crate) reads_in_flight: u32,
+    /// Queue pairs that wait for room in `reads_in_flight`.
+    pub(crate) read_waiters: VecDeque<u16>,
+}
+
+impl Cx {
+    pub(crate) fn drop_packet(&mut self, reason: DropReason) {
+        self.stats.drop_packet(reason);
+    }
+
+    pub(crate) fn event(&mut self, kind: EventKind, source: EventSource) {
+        self.effects.push_back(Effect::Async(kind, source));
+    }
+
+    /// Delivers a completion and notes the event that it calls for.
+    pub(crate) fn push_wc(&mut self, cq: &Cq, mut wc: Wc) {
+        wc.timestamp_ns = self.now.as_nanos();
+        match cq.push(wc) {
+            Pushed::Quiet => {}
+            Pushed::Signal => self.effects.push_back(Effect::CqEvent(cq.token())),
+            Pushed::Overflow => {
+                tracing::info!(
+                    "CQ {} overflowed at {} completions: poll it more often or create it larger",
+                    cq.token(),
+                    cq.capacity()
+                );
+                self.event(EventKind::CqErr, EventSource::Cq(cq.token()));
+            }
+            Pushed::Dead => {}
+        }
+    }
+
+    /// Gives back room for READ responses and wakes who waits for it.
+    pub(crate) fn release_reads(&mut self, bytes: u32) {
+        self.reads_in_flight = self.reads_in_flight.saturating_sub(bytes);
+        if bytes > 0 {
+            while let Some(index) = self.read_waiters.pop_front() {
+                self.ready.push(index);
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Posting: a request's shape is checked here once, then trusted.
+
+use irdma_mem::total_len;
+
+use super::{Qp, QpState, QpType};
+use crate::cx::Cx;
+use crate::error::{Result, VerbsError};
+use crate::wqe::Wqe;
+use crate::wr::{RecvWqe, RecvWr, SendData, SendOp, SendWr};
+
+/// The longest message (`max_msg_sz`), 2^31 - 1 bytes.
+const MAX_MESSAGE: u64 = (1 << 31) - 1;
+
+impl Qp {
+    /// Queues a send request; EINVAL for a wrong shape, ENOMEM when the queue is full.
+    ///
+    /// Any state takes it, as the driver does: before RTS it waits, in ERR it is flushed.
+    pub(crate) fn post_send(&mut self, cx: &mut Cx, wr: &SendWr<'_>) -> Result<()> {
+        let len = self.check_send(wr)?;
+        if self.sq.len() >= self.init.cap.max_send_wr as usize {
+            return Err(VerbsError::no_memory(format!(
+                "post_send: all {} send requests of QP {} are in use; poll completions first",
+                self.init.cap.max_send_wr, self.qpn
+            )));
+        }
+        self.sq.push_back(Wqe::new(wr, len));
+        if self.attr.state == QpState::Err {
+            self.flush_sends(cx);
+        } else {
+            cx.ready.push(self.index());
+        }
+        Ok(())
+    }
+
+    /// Queues a receive request; EINVAL for a wrong shape or with an SRQ, ENOMEM when full.
+    pub(crate) fn post_recv(&mut self, cx: &mut Cx, wr: &RecvWr<'_>) -> Result<()> {
+        if self.init.srq.is_some() {
+            return Err(VerbsError::invalid(format!(
+                "post_recv: QP {} receives through a shared queue; use post_srq_recv",
+                self.qpn
+            )));
+        }
+        if wr.sges.len() > self.init.cap.max_recv_sge as usize {
+            return Err(self.too_many_sges("post_recv", wr.sges.len(), self.init.cap.max_recv_sge));
+        }
+        if self.rq.len() >= self.init.cap.max_recv_wr as usize {
+            return Err(VerbsError::no_memory(format!(
+                "post_recv: all {} receive requests of QP {} are in use",
+                self.init.cap.max_recv_wr, self.qpn
+            )));
+        }
+        self.rq.push_back(RecvWqe::new(wr));
+        if self.attr.state == QpState::Err {
+            self.flush_recvs(cx);
+        }
+        Ok(())
+    }
+
+    fn check_send(&self, wr: &SendWr<'_>) -> Result<u32> {
+        self.check_operation(wr)?;
+        let len = match wr.data {
+            SendData::Sges(sges) => {
+                if sges.len() > self.init.cap.max_send_sge as usize {
+                    let max = self.init.cap.max_send_sge;
+                    return Err(self.too_many_sges("post_send", sges.len(), max));
+                }
+                total_len(sges)
+            }
+            SendData::Inline(bytes) => self.check_inline(&wr.op, bytes.len())?,
+        };
+        if len > MAX_MESSAGE {
+            return Err(VerbsError::invalid(format!(
+                "post_send: {len} bytes on QP {}, a message holds {MAX_MESSAGE}",
+                self.qpn
+            )));
+        }
+        Ok(len as u32)
+    }
+
+    fn check_operation(&self, wr: &SendWr<'_>) -> Result<()> {
+        let offered = match self.init.qp_type {
+            QpType::Rc => true,
+            QpType::Uc => matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }),
+            QpType::Ud => matches!(wr.op, SendOp::Send { .. }),
+        };
+        if !offered {
+            return Err(VerbsError::invalid(format!(
+                "post_send: {:?} queue pairs do not offer {:?}",
+                self.init.qp_type, wr.op
+            )));
+        }
+        if (self.init.qp_type == QpType::Ud) != wr.ud.is_some() {
+            return Err(VerbsError::invalid(format!(
+                "post_send: QP {} of type {:?}: an address handle belongs to UD, and only there",
+                self.qpn, self.init.qp_type
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_inline(&self, op: &SendOp, len: usize) -> Result<u64> {
+        if !op.is_send() && !matches!(op, SendOp::Write { .. }) {
+            return Err(VerbsError::invalid("post_send: only SEND and WRITE carry inline data"));
+        }
+        if len > self.init.cap.max_inline_data as usize {
+            return Err(VerbsError::invalid(format!(
+                "post_send: {len} inline bytes, QP {} was created for {}",
+                self.qpn, self.init.cap.max_inline_data
+            )));
+        }
+        Ok(len as u64)
+    }
+
+    fn too_many_sges(&self, call: &str, count: usize, max: u32) -> VerbsError {
+        VerbsError::invalid(format!(
+            "{call}: {count} scatter/gather elements, QP {} was created for {max}",
+            self.qpn
+        ))
+    }
+}

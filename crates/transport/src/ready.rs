@@ -1,0 +1,40 @@
+//! The queue pairs that have something to send, each listed once.
+
+use std::collections::VecDeque;
+
+/// First in, first served; a queue pair that is listed already keeps its place.
+#[derive(Debug, Default)]
+pub(crate) struct ReadyList {
+    queue: VecDeque<u16>,
+    listed: Vec<bool>,
+}
+
+impl ReadyList {
+    pub(crate) fn push(&mut self, index: u16) {
+        let at = usize::from(index);
+        if self.listed.len() <= at {
+            self.listed.resize(at + 1, false);
+        }
+        if !self.listed[at] {
+            self.listed[at] = true;
+            self.queue.push_back(index);
+        }
+    }
+
+    pub(crate) fn front(&self) -> Option<u16> {
+        self.queue.front().copied()
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<u16> {
+        let index = self.queue.pop_front()?;
+        self.listed[usize::from(index)] = false;
+        Some(index)
+    }
+
+    /// Moves the first to the end, so that the others get their turn.
+    pub(crate) fn rotate(&mut self) {
+        if let Some(index) = self.queue.pop_front() {
+            self.queue.push_back(index);
+        }
+    }
+}

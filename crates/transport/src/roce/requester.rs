@@ -1,0 +1,434 @@
+//! The requester: send queue to request packets (IBTA 9.7.2, 9.7.3).
+
+use std::collections::VecDeque;
+
+use irdma_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Position, Psn, Reth, Service};
+
+use super::{Fill, packet_count};
+use crate::batch::Batch;
+use crate::cx::Cx;
+use crate::qp::{Path, Qp, QpState, QpType};
+use crate::time::Instant;
+use crate::wc::WcStatus;
+use crate::wqe::Wqe;
+use crate::wr::{SendFlags, SendOp};
+
+/// PSNs that may be outstanding: well below half of the PSN space, IBTA 9.7.2.
+const MAX_OUTSTANDING: u32 = 1 << 22;
+
+/// What the requester remembers between packets.
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    /// The next PSN that no request has yet.
+    pub(crate) next: Psn,
+    /// The oldest PSN that is not acknowledged.
+    pub(crate) una: Psn,
+    /// One past the newest PSN that was ever asked for; below it a packet is a retransmission.
+    pub(crate) sent: Psn,
+    /// What is sent next: a position in the send queue, and a packet of that request.
+    pub(crate) cursor: (usize, u32),
+    /// The last PSN of each READ or atomic request that is on its way.
+    pub(crate) reads: VecDeque<Psn>,
+    /// Bytes of READ responses on their way.
+    pub(crate) read_bytes: u32,
+    /// Packets that count in the peer's window.
+    pub(crate) in_flight: u32,
+    /// Packets since the last one that asked for an acknowledgement.
+    pub(crate) unasked: u32,
+    /// SENDs that the peer has receive requests for, where it says so.
+    pub(crate) credits: Option<u32>,
+    pub(crate) retry_left: u8,
+    pub(crate) rnr_left: u8,
+    pub(crate) rnr_until: Option<Instant>,
+    pub(crate) ack_deadline: Option<Instant>,
+    /// The `una` whose gap was already answered by going back.
+    pub(crate) rewound_at: Option<Psn>,
+}
+
+impl Requester {
+    pub(crate) fn start(&mut self, psn: Psn, retry_cnt: u8, rnr_retry: u8) {
+        (self.next, self.una, self.sent) = (psn, psn, psn);
+        (self.retry_left, self.rnr_left) = (retry_cnt, rnr_retry);
+    }
+
+    pub(crate) fn on_front_popped(&mut self) {
+        match self.cursor.0.checked_sub(1) {
+            Some(index) => self.cursor.0 = index,
+            None => self.cursor = (0, 0),
+        }
+    }
+
+    /// The send queue is empty and nothing more is sent.
+    pub(crate) fn on_flushed(&mut self) {
+        self.reads.clear();
+        (self.rnr_until, self.ack_deadline) = (None, None);
+        self.una = self.next;
+    }
+
+    /// Whether a request was started and is not complete.
+    pub(crate) fn is_draining(&self, sq: &VecDeque<Wqe>) -> bool {
+        sq.front().is_some_and(Wqe::started)
+    }
+
+    pub(crate) fn outstanding(&self) -> bool {
+        self.una.precedes(self.sent)
+    }
+}
+
+/// Why no request packet can be made now.
+enum Stop {
+    /// Until an input, a post or a timer changes something.
+    Wait,
+    /// The request at the cursor failed locally.
+    Failed(WcStatus),
+}
+
+/// One request packet, decided but not built.
+struct Plan {
+    headers: Headers,
+    offset: u64,
+    payload_len: usize,
+    /// PSNs that it covers.
+    span: u32,
+    /// Bytes that its READ response will have.
+    read_bytes: u32,
+    /// Packets that it takes of the peer's window.
+    cost: u32,
+    ends: bool,
+}
+
+impl Qp {
+    /// Adds request packets to the batch until one of them is exhausted.
+    pub(crate) fn fill_requests(&mut self, cx: &mut Cx, batch: &mut Batch<'_>) -> Fill {
+        let Some(path) = self.path else {
+            return Fill::Idle;
+        };
+        loop {
+            if self.run_local_operation(cx) {
+                continue;
+            }
+            let plan = match self.plan(cx) {
+                Ok(plan) => plan,
+                Err(Stop::Wait) => return Fill::Idle,
+                Err(Stop::Failed(status)) => {
+                    self.defer_failure(cx, status);
+                    return Fill::Idle;
+                }
+            };
+            let size = irdma_wire::wire_len(plan.headers.bth.opcode, plan.payload_len);
+            let again = plan.headers.bth.psn.precedes(self.req.sent);
+            if !batch.has_room(size, &path.route) || again && !batch.is_empty() {
+                return Fill::Full;
+            }
+            if !self.reserve(cx, &path, &plan) {
+                return Fill::Idle;
+            }
+            if let Err(status) = self.send_packet(cx, &path, plan, batch) {
+                self.defer_failure(cx, status);
+                return Fill::Idle;
+            }
+            if again {
+                cx.stats.retrans_segs += 1;
+                batch.close();
+            }
+        }
+    }
+
+    /// Executes a request that has no packet; such a request waits for all earlier ones.
+    fn run_local_operation(&mut self, cx: &mut Cx) -> bool {
+        let Some(SendOp::LocalInvalidate { key }) = self.sq.front().map(|wqe| wqe.op) else {
+            return false;
+        };
+        if self.req.cursor.0 != 0 || !self.may_start() {
+            return false;
+        }
+        match cx.mem.invalidate(key, self.pd()) {
+            Ok(()) => {
+                cx.stats.rdma_inv += 1;
+                self.complete_front_send(cx, WcStatus::Success);
+            }
+            Err(error) => {
+                tracing::info!("QP {}: local invalidate of {key:#010x}: {error}", self.qpn);
+                self.fail_front_send(cx, WcStatus::LocProtErr);
+            }
+        }
+        true
+    }
+
+    /// New requests are started in RTS only; SQD finishes what was started.
+    fn may_start(&self) -> bool {
+        self.attr.state == QpState::Rts
+    }
+
+    /// Decides the packet at the cursor.
+    fn plan(&mut self, cx: &mut Cx) -> Result<Plan, Stop> {
+        if !matches!(self.attr.state, QpState::Rts | QpState::Sqd) || self.req.rnr_until.is_some() {
+            return Err(Stop::Wait);
+        }
+        let (at, packet) = self.req.cursor;
+        let wqe = self.sq.get(at).ok_or(Stop::Wait)?;
+        if wqe.failure.is_some() || matches!(wqe.op, SendOp::LocalInvalidate { .. }) {
+            return Err(Stop::Wait);
+        }
+        if !wqe.started() {
+            self.start_wqe(cx, at)?;
+        }
+        let wqe = &self.sq[at];
+        if wqe.op.is_read_or_atomic() { self.plan_read(cx, packet) } else { self.plan_data(packet) }
+    }
+
+    /// Checks what holds a request back, then gives it its PSNs.
+    fn start_wqe(&mut self, cx: &mut Cx, at: usize) -> Result<(), Stop> {
+        if !self.may_start() {
+            return Err(Stop::Wait);
+        }
+        let mtu = self.attr.path_mtu;
+        let wqe = &self.sq[at];
+        let reads = wqe.op.is_read_or_atomic();
+        if reads && self.attr.max_rd_atomic == 0 || wqe.op.is_atomic() && wqe.len != 8 {
+            tracing::info!(
+                "QP {}: WR {}: {:?} of {} bytes with max_rd_atomic {}",
+                self.qpn,
+                wqe.wr_id,
+                wqe.op,
+                wqe.len,
+                self.attr.max_rd_atomic
+            );
+            let bad_len = wqe.op.is_atomic() && wqe.len != 8;
+            return Err(Stop::Failed(if bad_len {
+                WcStatus::LocLenErr
+            } else {
+                WcStatus::LocQpOpErr
+            }));
+        }
+        let earlier_reads = || self.sq.range(..at).any(|wqe| wqe.op.is_read_or_atomic());
+        if wqe.flags.contains(SendFlags::FENCE) && earlier_reads() {
+            return Err(Stop::Wait);
+        }
+        let packets = packet_count(wqe.len, mtu);
+        let used = self.req.next.distance(self.req.una) as u32;
+        if used + packets.min(MAX_OUTSTANDING) > MAX_OUTSTANDING && used > 0 {
+            return Err(Stop::Wait);
+        }
+        let chunk = (cx.config.recv_window / 4 / mtu).clamp(1, 256);
+        let next = self.req.next;
+        let wqe = &mut self.sq[at];
+        (wqe.psn, wqe.packets, wqe.read_chunk) = (next, packets, chunk);
+        self.req.next = next.add(packets);
+        Ok(())
+    }
+
+    /// A SEND or WRITE packet.
+    fn plan_data(&self, packet: u32) -> Result<Plan, Stop> {
+        let wqe = &self.sq[self.req.cursor.0];
+        if packet == 0 && wqe.op.is_send() && self.lacks_credit() {
+            return Err(Stop::Wait);
+        }
+        let mtu = self.attr.path_mtu;
+        let offset = u64::from(packet) * u64::from(mtu);
+        let payload_len = (u64::from(wqe.len) - offset).min(u64::from(mtu)) as usize;
+        let ends = packet + 1 == wqe.packets;
+        let mut headers = self.request_headers(wqe, packet, position(packet, wqe.packets));
+        headers.bth.solicited = ends && wqe.flags.contains(SendFlags::SOLICITED);
+        Ok(Plan { headers, offset, payload_len, span: 1, read_bytes: 0, cost: 1, ends })
+    }
+
+    /// Where the peer counts its receive requests, no more SENDs are on their way than it has; one
+    /// is always allowed, to learn of new ones (IBTA 9.7.7.2).
+    fn lacks_credit(&self) -> bool {
+        self.req.credits.is_some_and(|credits| {
+            let earlier = self.sq.range(..self.req.cursor.0);
+            let sends = earlier.filter(|wqe| wqe.op.is_send()).count();
+            sends >= (credits as usize).max(1)
+        })
+    }
+
+    /// A READ request for the chunk that `packet` lies in, or an atomic.
+    ///
+    /// A long READ is asked for in chunks, so that the responses never exceed what this side's
+    /// receive buffer holds. Chunk boundaries do not move: a repeated request then always lies
+    /// inside one request that the responder has seen.
+    fn plan_read(&mut self, cx: &mut Cx, packet: u32) -> Result<Plan, Stop> {
+        if self.req.reads.len() >= usize::from(self.attr.max_rd_atomic) {
+            cx.stats.ord_limit_count += 1;
+            return Err(Stop::Wait);
+        }
+        let wqe = &self.sq[self.req.cursor.0];
+        let (mtu, chunk) = (self.attr.path_mtu, wqe.read_chunk);
+        let end = ((packet / chunk + 1) * chunk).min(wqe.packets);
+        let offset = u64::from(packet) * u64::from(mtu);
+        let stop = (u64::from(end) * u64::from(mtu)).min(wqe.len.into());
+        let asked = (stop - offset) as u32;
+        let mut headers = self.request_headers(wqe, packet, Position::Only);
+        if let (SendOp::Read { .. }, Some(reth)) = (wqe.op, &mut headers.reth) {
+            reth.va = reth.va.wrapping_add(offset);
+            reth.len = asked;
+        }
+        let room = cx.config.recv_window;
+        if cx.reads_in_flight > 0 && cx.reads_in_flight.saturating_add(asked) > room {
+            cx.read_waiters.push_back(self.index());
+            return Err(Stop::Wait);
+        }
+        Ok(Plan {
+            headers,
+            offset,
+            payload_len: 0,
+            span: end - packet,
+            read_bytes: asked,
+            cost: 0,
+            ends: end == wqe.packets,
+        })
+    }
+
+    fn request_headers(&self, wqe: &Wqe, packet: u32, position: Position) -> Headers {
+        let service = match self.init.qp_type {
+            QpType::Uc => Service::Uc,
+            _ => Service::Rc,
+        };
+        let ends = matches!(position, Position::Last | Position::Only);
+        let operation = match wqe.op {
+            SendOp::Write { .. } => Operation::Write,
+            SendOp::Read { .. } => Operation::ReadRequest,
+            SendOp::CompareSwap { .. } => Operation::CompareSwap,
+            SendOp::FetchAdd { .. } => Operation::FetchAdd,
+            _ => Operation::Send,
+        };
+        let mut opcode = Opcode::new(service, operation, position);
+        let imm = match wqe.op {
+            SendOp::Send { imm } | SendOp::Write { imm, .. } if ends => imm,
+            _ => None,
+        };
+        let ieth = match wqe.op {
+            SendOp::SendInvalidate { rkey } if ends => Some(rkey),
+            _ => None,
+        };
+        (opcode.immediate, opcode.invalidate) = (imm.is_some(), ieth.is_some());
+        let bth = Bth::new(opcode, self.attr.dest_qpn, wqe.psn.add(packet));
+        let (reth, atomic) = remote_address(wqe);
+        Headers {
+            reth: reth.filter(|_| opcode.has_reth()),
+            atomic: atomic.filter(|_| opcode.has_atomic_eth()),
+            imm,
+            ieth,
+            ..Headers::new(bth)
+        }
+    }
+
+    /// Takes the packet's share of the peer's window. UC has no acknowledgements, so its packets
+    /// count against the window that probes keep.
+    fn reserve(&mut self, cx: &mut Cx, path: &Path, plan: &Plan) -> bool {
+        let index = self.index();
+        if self.init.qp_type == QpType::Uc {
+            let Cx { peers, timers, now, .. } = cx;
+            return peers.reserve_datagram(path.peer, path.mtu, index, *now, timers);
+        }
+        let bytes = plan.cost * path.mtu;
+        if bytes == 0 {
+            return true;
+        }
+        if self.req.in_flight == 0 {
+            cx.peers.force(path.peer, bytes);
+        } else if !cx.peers.reserve(path.peer, bytes, index) {
+            return false;
+        }
+        self.req.in_flight += plan.cost;
+        true
+    }
+
+    fn send_packet(
+        &mut self,
+        cx: &mut Cx,
+        path: &Path,
+        mut plan: Plan,
+        batch: &mut Batch<'_>,
+    ) -> Result<(), WcStatus> {
+        let at = self.req.cursor.0;
+        let rc = self.init.qp_type == QpType::Rc;
+        let quarter = (cx.config.initial_window / path.mtu / 4).max(1);
+        let asks = rc && (plan.ends || plan.cost == 0 || self.req.unasked + 1 >= quarter);
+        plan.headers.bth.ack_request = asks;
+        let (wqe, mem, pd) = (&self.sq[at], &cx.mem, self.pd());
+        batch
+            .push(&path.route, &plan.headers, plan.payload_len, |out| {
+                wqe.gather(mem, pd, plan.offset, out)
+            })
+            .map_err(|error| {
+                tracing::info!("QP {}: WR {}: local protection error: {error}", self.qpn, wqe.wr_id);
+                WcStatus::LocProtErr
+            })?;
+        self.req.unasked = if asks { 0 } else { self.req.unasked + 1 };
+        self.count_request(cx, &plan);
+        self.advance_cursor(cx, &plan);
+        if !rc && plan.ends {
+            self.req.una = self.req.next;
+            self.complete_front_send(cx, WcStatus::Success);
+        }
+        Ok(())
+    }
+
+    fn advance_cursor(&mut self, cx: &mut Cx, plan: &Plan) {
+        let end = plan.headers.bth.psn.add(plan.span);
+        if self.req.sent.precedes(end) {
+            self.req.sent = end;
+        }
+        if self.sq[self.req.cursor.0].op.is_read_or_atomic() {
+            self.req.reads.push_back(end.sub(1));
+            self.req.read_bytes += plan.read_bytes;
+            cx.reads_in_flight += plan.read_bytes;
+        }
+        if plan.ends {
+            self.req.cursor = (self.req.cursor.0 + 1, 0);
+        } else {
+            self.req.cursor.1 += plan.span;
+        }
+        if self.init.qp_type == QpType::Rc && self.req.ack_deadline.is_none() {
+            self.arm_ack_timer(cx);
+        }
+    }
+
+    fn count_request(&self, cx: &mut Cx, plan: &Plan) {
+        if !plan.ends || plan.headers.bth.psn.precedes(self.req.sent) {
+            return;
+        }
+        match self.sq[self.req.cursor.0].op {
+            SendOp::Read { .. } => cx.stats.out_rdma_reads += 1,
+            SendOp::Write { .. } => cx.stats.out_rdma_writes += 1,
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => cx.stats.tx_atomics += 1,
+            _ => cx.stats.out_rdma_sends += 1,
+        }
+    }
+
+    /// The request at the cursor cannot be sent. It is reported once the earlier ones are done,
+    /// so that completions keep the order of posting.
+    fn defer_failure(&mut self, cx: &mut Cx, status: WcStatus) {
+        let at = self.req.cursor.0;
+        self.sq[at].failure = Some(status);
+        if at == 0 {
+            self.fail_front_send(cx, status);
+        }
+    }
+}
+
+fn position(packet: u32, packets: u32) -> Position {
+    match (packet == 0, packet + 1 == packets) {
+        (true, true) => Position::Only,
+        (true, false) => Position::First,
+        (false, true) => Position::Last,
+        (false, false) => Position::Middle,
+    }
+}
+
+fn remote_address(wqe: &Wqe) -> (Option<Reth>, Option<AtomicEth>) {
+    match wqe.op {
+        SendOp::Write { remote_addr: va, rkey, .. } | SendOp::Read { remote_addr: va, rkey } => {
+            (Some(Reth { va, rkey, len: wqe.len }), None)
+        }
+        SendOp::CompareSwap { remote_addr: va, rkey, compare, swap } => {
+            (None, Some(AtomicEth { va, rkey, swap_or_add: swap, compare }))
+        }
+        SendOp::FetchAdd { remote_addr: va, rkey, add } => {
+            (None, Some(AtomicEth { va, rkey, swap_or_add: add, compare: 0 }))
+        }
+        _ => (None, None),
+    }
+}

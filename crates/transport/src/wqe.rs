@@ -1,0 +1,100 @@
+//! A send request in its queue.
+
+use irdma_mem::{PdId, SglError};
+use irdma_mem::{MemTable, gather};
+use irdma_wire::Psn;
+
+use crate::wc::{WcOpcode, WcStatus};
+use crate::wr::{SendData, SendFlags, SendOp, SendWr, SgeList, UdDest};
+
+#[derive(Clone, Debug)]
+pub(crate) enum WqeData {
+    Sges(SgeList),
+    Inline(Box<[u8]>),
+}
+
+/// A send request; its shape was checked at post time and is never checked again.
+#[derive(Clone, Debug)]
+pub(crate) struct Wqe {
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) flags: SendFlags,
+    pub(crate) data: WqeData,
+    pub(crate) len: u32,
+    pub(crate) ud: Option<Box<UdDest>>,
+    /// First PSN; meaningful once `packets` is not 0.
+    pub(crate) psn: Psn,
+    /// PSNs that the request covers, 0 until it is started.
+    pub(crate) packets: u32,
+    /// Packets that one READ request asks for.
+    pub(crate) read_chunk: u32,
+    /// A local failure that is reported once the earlier requests are complete.
+    pub(crate) failure: Option<WcStatus>,
+}
+
+impl Wqe {
+    pub(crate) fn new(wr: &SendWr<'_>, len: u32) -> Self {
+        let data = match wr.data {
+            SendData::Sges(sges) => WqeData::Sges(SgeList::new(sges)),
+            SendData::Inline(bytes) => WqeData::Inline(bytes.into()),
+        };
+        Wqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags: wr.flags,
+            data,
+            len,
+            ud: wr.ud.clone().map(Box::new),
+            psn: Psn::new(0),
+            packets: 0,
+            read_chunk: 0,
+            failure: None,
+        }
+    }
+
+    /// Whether PSNs are assigned.
+    pub(crate) fn started(&self) -> bool {
+        self.packets != 0
+    }
+
+    /// One past the last PSN.
+    pub(crate) fn end(&self) -> Psn {
+        self.psn.add(self.packets)
+    }
+
+    /// Copies `out.len()` bytes from `offset` of the message.
+    pub(crate) fn gather(
+        &self,
+        mem: &MemTable,
+        pd: PdId,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), SglError> {
+        match &self.data {
+            WqeData::Sges(list) => gather(mem, pd, list.as_slice(), offset, out),
+            WqeData::Inline(bytes) => {
+                let start = offset as usize;
+                out.copy_from_slice(&bytes[start..start + out.len()]);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn sges(&self) -> &[irdma_mem::Sge] {
+        match &self.data {
+            WqeData::Sges(list) => list.as_slice(),
+            WqeData::Inline(_) => &[],
+        }
+    }
+
+    pub(crate) fn wc_opcode(&self) -> WcOpcode {
+        match self.op {
+            SendOp::Send { .. } | SendOp::SendInvalidate { .. } => WcOpcode::Send,
+            SendOp::Write { .. } => WcOpcode::RdmaWrite,
+            SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::LocalInvalidate { .. } => WcOpcode::LocalInv,
+        }
+    }
+}
