@@ -81,6 +81,7 @@ pub struct QpInit {
 
 bitflags! {
     /// Which attributes a modify gives, with the values of `enum ibv_qp_attr_mask`.
+    #[allow(missing_docs, reason = "each is the attribute of its name")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct AttrMask: u32 {
         const STATE = 1;
