@@ -60,10 +60,11 @@ impl AsFd for Membership {
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::time::Duration;
 
     use super::*;
     use crate::netdev;
-    use crate::testing::{address, in_namespace, ip};
+    use crate::testing::{address, eventually, in_namespace, ip};
     use crate::udp::SendSocket;
 
     const LO: u32 = 1;
@@ -133,13 +134,16 @@ mod tests {
                 let stranger = Membership::join(address(other), m0).unwrap();
                 let sender = SendSocket::open(address(from), m0).unwrap();
                 let dst = SocketAddr::new(address(group), ROCE_PORT);
-                sender.send(dst, b"loops back and crosses", None, 0, Some(1)).unwrap();
-                takes(&here, b"loops back and crosses");
+                let data = b"loops back and crosses";
+                // The link's IPv6 multicast route comes up a little after the link.
+                let sent = || sender.send(dst, data, None, 0, Some(1)).is_ok();
+                assert!(eventually(Duration::from_secs(1), sent));
+                takes(&here, data);
                 assert_eq!(stranger.recv(&mut [0; 64]).unwrap(), None);
                 // The sender's address is one of this namespace's own: the IPv4 stack refuses it
                 // when it comes from outside.
                 if group.contains(':') {
-                    takes(&there, b"loops back and crosses");
+                    takes(&there, data);
                 }
             }
         });
