@@ -1,1 +1,18 @@
 //! Linux behind safe calls: UDP batches, steering, slots, interfaces.
+//!
+//! All system calls are raw: a preload library of the program may interpose libc's socket
+//! functions. Every descriptor is close-on-exec.
+
+mod addr;
+pub mod clock;
+mod cmsg;
+pub mod fd;
+pub mod fork;
+pub mod mcast;
+pub mod netdev;
+pub mod slot;
+mod sys;
+#[cfg(test)]
+mod testing;
+pub mod udp;
+pub mod wake;

@@ -1,0 +1,255 @@
+//! The system calls that rustix does not offer in the needed form, made safe one by one.
+//!
+//! Nothing here goes through libc's wrappers, which a preload library may interpose. This file
+//! holds all of the package's `unsafe` code.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::ptr;
+use std::sync::atomic::AtomicU32;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use syscalls::{Errno, Sysno, syscall};
+
+/// One classic-BPF instruction, the kernel's `struct sock_filter`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Insn {
+    pub(crate) code: u16,
+    pub(crate) jt: u8,
+    pub(crate) jf: u8,
+    pub(crate) k: u32,
+}
+
+/// The kernel's `struct user_msghdr`.
+#[repr(C)]
+struct MsgHdr {
+    name: *const u8,
+    name_len: u32,
+    iov: *const IoSlice<'static>,
+    iov_len: usize,
+    control: *const u8,
+    control_len: usize,
+    flags: u32,
+}
+
+/// The kernel's `struct iovec`, for a buffer to be filled.
+#[repr(C)]
+struct IoVec {
+    base: *mut u8,
+    len: usize,
+}
+
+/// The kernel's `struct sock_fprog`.
+#[repr(C)]
+struct Program {
+    len: u16,
+    insns: *const Insn,
+}
+
+/// What `recvmsg` reported beside the bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    pub(crate) len: usize,
+    pub(crate) name_len: usize,
+    pub(crate) control_len: usize,
+    pub(crate) truncated: bool,
+}
+
+fn io_error(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.into_raw())
+}
+
+/// Repeats a call that a signal interrupted.
+fn retry(mut call: impl FnMut() -> Result<usize, Errno>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            result => return result.map_err(io_error),
+        }
+    }
+}
+
+/// `setsockopt(2)` with an `int` value.
+pub(crate) fn set_option(fd: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let (fd, at, len) = (fd.as_fd().as_raw_fd(), &raw const value, size_of::<i32>());
+    // SAFETY: the kernel reads the four bytes of `value`.
+    unsafe { syscall!(Sysno::setsockopt, fd, level, name, at, len) }.map(drop).map_err(io_error)
+}
+
+/// Installs `program` as the choice of socket in the reuseport group of `fd`.
+pub(crate) fn attach_reuseport_filter(fd: impl AsFd, program: &[Insn]) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let header = Program { len, insns: program.as_ptr() };
+    let (fd, at, size) = (fd.as_fd().as_raw_fd(), &raw const header, size_of::<Program>());
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
+    // SAFETY: the kernel reads the header and `len` instructions, all borrowed for the call.
+    unsafe { syscall!(Sysno::setsockopt, fd, level, name, at, size) }.map(drop).map_err(io_error)
+}
+
+/// `sendmsg(2)`, never blocking; `name` is a socket address and `control` holds whole messages.
+pub(crate) fn sendmsg(
+    fd: impl AsFd,
+    name: &[u8],
+    data: &[IoSlice<'_>],
+    control: &[u8],
+) -> io::Result<usize> {
+    let header = MsgHdr {
+        name: name.as_ptr(),
+        name_len: name.len() as u32,
+        iov: data.as_ptr().cast(),
+        iov_len: data.len(),
+        control: if control.is_empty() { ptr::null() } else { control.as_ptr() },
+        control_len: control.len(),
+        flags: 0,
+    };
+    let (fd, at) = (fd.as_fd().as_raw_fd(), &raw const header);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the kernel only reads, and every pointer comes from a slice borrowed for the call.
+    retry(|| unsafe { syscall!(Sysno::sendmsg, fd, at, flags) })
+}
+
+/// `recvmsg(2)`, never blocking; received descriptors are close-on-exec.
+pub(crate) fn recvmsg(
+    fd: impl AsFd,
+    name: &mut [u8],
+    data: &mut [u8],
+    control: &mut [u8],
+) -> io::Result<Received> {
+    let iov = IoVec { base: data.as_mut_ptr(), len: data.len() };
+    let mut header = MsgHdr {
+        name: name.as_mut_ptr(),
+        name_len: name.len() as u32,
+        iov: (&raw const iov).cast(),
+        iov_len: 1,
+        control: control.as_mut_ptr(),
+        control_len: control.len(),
+        flags: 0,
+    };
+    let (fd, at) = (fd.as_fd().as_raw_fd(), &raw mut header);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the kernel writes at most the given lengths into slices borrowed mutably.
+    let len = retry(|| unsafe { syscall!(Sysno::recvmsg, fd, at, flags) })?;
+    Ok(Received {
+        len,
+        name_len: (header.name_len as usize).min(name.len()),
+        control_len: header.control_len.min(control.len()),
+        truncated: header.flags & libc::MSG_TRUNC as u32 != 0,
+    })
+}
+
+/// `epoll_pwait2(2)`, or where the kernel lacks it `epoll_pwait(2)` with milliseconds rounded up.
+pub(crate) fn epoll_wait(
+    fd: impl AsFd,
+    events: &mut [libc::epoll_event],
+    timeout_ns: Option<u64>,
+) -> io::Result<usize> {
+    let (fd, at, len) = (fd.as_fd().as_raw_fd(), events.as_mut_ptr(), events.len());
+    let mask = ptr::null::<u64>();
+    if let Some(timeout_ns @ 1..) = timeout_ns {
+        let time = [(timeout_ns / 1_000_000_000) as i64, (timeout_ns % 1_000_000_000) as i64];
+        // SAFETY: the kernel writes at most `len` events and reads the 16 bytes of `time`.
+        match unsafe { syscall!(Sysno::epoll_pwait2, fd, at, len, time.as_ptr(), mask, 8) } {
+            Err(Errno::ENOSYS) => {}
+            result => return result.map_err(io_error),
+        }
+    }
+    let timeout_ms = match timeout_ns {
+        Some(ns) => i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX),
+        None => -1,
+    };
+    // SAFETY: the kernel writes at most `len` events, borrowed mutably for the call.
+    unsafe { syscall!(Sysno::epoll_pwait, fd, at, len, timeout_ms, mask, 8) }.map_err(io_error)
+}
+
+/// Closes a descriptor whose owner is being dropped or was forgotten after fork.
+pub(crate) fn close(raw: RawFd) {
+    // SAFETY: closing touches no memory; the caller owns the number.
+    let _ = unsafe { syscall!(Sysno::close, raw) };
+}
+
+/// Blocks every signal in the calling thread.
+pub(crate) fn block_all_signals() -> io::Result<()> {
+    let all = u64::MAX;
+    let (at, size) = (&raw const all, size_of::<u64>());
+    // SAFETY: the kernel reads eight bytes of `all` and writes nothing.
+    unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_BLOCK, at, ptr::null_mut::<u64>(), size) }
+        .map(drop)
+        .map_err(io_error)
+}
+
+/// A word in a page of its own that reads zero in every child made by `fork(2)`.
+pub(crate) fn wipe_on_fork_word() -> io::Result<&'static AtomicU32> {
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    let size = rustix::param::page_size();
+    // SAFETY: an anonymous mapping at an address of the kernel's choice overlaps nothing.
+    let page = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), size, prot, flags) }?;
+    // SAFETY: the advice changes what a child sees and leaves this process's page as it is.
+    if let Err(errno) = unsafe { rustix::mm::madvise(page, size, Advice::LinuxWipeOnFork) } {
+        // SAFETY: nothing refers to the page yet.
+        let _ = unsafe { rustix::mm::munmap(page, size) };
+        return Err(errno.into());
+    }
+    // SAFETY: the page is aligned, zeroed, and stays mapped for the life of the process.
+    Ok(unsafe { AtomicU32::from_ptr(page.cast()) })
+}
+
+/// `SIOCETHTOOL` with the legacy "get settings" command: speed in Mb/s of `name`.
+pub(crate) fn ethtool_speed(fd: impl AsFd, name: &str) -> io::Result<u32> {
+    const ETHTOOL_GSET: u32 = 1;
+    const SIOCETHTOOL: usize = 0x8946;
+    #[repr(C)]
+    struct IfReq {
+        name: [u8; libc::IFNAMSIZ],
+        data: *mut [u32; 11],
+        unused: [u8; 16],
+    }
+    let mut settings = [0u32; 11];
+    settings[0] = ETHTOOL_GSET;
+    let mut request = IfReq { name: [0; libc::IFNAMSIZ], data: &raw mut settings, unused: [0; 16] };
+    let len = name.len().min(libc::IFNAMSIZ - 1);
+    request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
+    let (fd, at) = (fd.as_fd().as_raw_fd(), &raw mut request);
+    // SAFETY: `request` and the 44 bytes of settings it points to outlive the call.
+    unsafe { syscall!(Sysno::ioctl, fd, SIOCETHTOOL, at) }.map_err(io_error)?;
+    let bytes = settings.map(u32::to_ne_bytes).concat();
+    let half = |at: usize| u32::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
+    Ok(half(28) << 16 | half(12))
+}
+
+/// Calls that only tests make.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// Moves the calling thread to a new network namespace of its own.
+    pub(crate) fn unshare_network() -> io::Result<()> {
+        // SAFETY: changes what later socket calls of this thread see; touches no memory.
+        unsafe { syscall!(Sysno::unshare, libc::CLONE_NEWNET) }.map(drop).map_err(io_error)
+    }
+
+    /// Makes the calling thread, and no other, act for another user without capabilities.
+    pub(crate) fn become_user(id: u32) -> io::Result<()> {
+        // SAFETY: changes the thread's credentials; touches no memory.
+        unsafe { syscall!(Sysno::setresgid, id, id, id) }.map_err(io_error)?;
+        // SAFETY: as above.
+        unsafe { syscall!(Sysno::setresuid, id, id, id) }.map(drop).map_err(io_error)
+    }
+
+    /// Runs `child` in a forked child, which must neither allocate nor lock, and returns its
+    /// verdict.
+    pub(crate) fn in_forked_child(child: impl FnOnce() -> bool) -> bool {
+        let no_stack = ptr::null::<u8>();
+        // SAFETY: a plain fork; the child runs only async-signal-safe code and then exits.
+        let pid = unsafe { syscall!(Sysno::clone, libc::SIGCHLD, no_stack, 0, 0, 0) }.unwrap();
+        if pid == 0 {
+            let code = i32::from(!child());
+            // SAFETY: ends the child; nothing of it runs after this.
+            let _ = unsafe { syscall!(Sysno::exit_group, code) };
+        }
+        let mut status = -1i32;
+        // SAFETY: the kernel writes one `int` to `status`.
+        unsafe { syscall!(Sysno::wait4, pid, &raw mut status, 0, 0) }.unwrap();
+        status == 0
+    }
+}
