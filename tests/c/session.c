@@ -55,12 +55,12 @@ static struct ibv_qp *qp_create(struct session *s)
 	return qp;
 }
 
-static void create_objects(struct session *s)
+static void create_objects(struct session *s, uint64_t guard_key)
 {
 	uint32_t n = s->spec.qp_count;
 	int sends = (int)((2 * s->spec.depth + 2) * n);
 
-	s->pool = pool_create(s->spec.pool_bytes, s->spec.key);
+	s->pool = pool_create(s->spec.pool_bytes, guard_key);
 	for (int i = 0; i < 2; i++) {
 		s->mr[i] = ibv_reg_mr(s->device->pd, s->pool.base, s->pool.size,
 				      ACCESS | IBV_ACCESS_MW_BIND);
@@ -129,7 +129,7 @@ static void rendezvous(const struct session *s)
 }
 
 struct session session_open(struct device *device, int side, struct session_spec spec,
-			    double deadline_s)
+			    uint64_t guard_key, double deadline_s)
 {
 	struct session s = {
 		.spec = spec,
@@ -139,7 +139,7 @@ struct session session_open(struct device *device, int side, struct session_spec
 		.inline_granted = UINT32_MAX,
 	};
 
-	create_objects(&s);
+	create_objects(&s, guard_key);
 	exchange(&s);
 	connect_qps(&s);
 	rendezvous(&s);

@@ -56,8 +56,9 @@ struct session {
 	uint32_t inline_granted; /* the smaller of both sides */
 };
 
+/* guard_key differs between the sides: guard bytes of one must not pass for those of the other. */
 struct session session_open(struct device *device, int side, struct session_spec spec,
-			    double deadline_s);
+			    uint64_t guard_key, double deadline_s);
 /* Checks that every byte of the pool is a guard byte again, then frees it all. */
 void session_close(struct session *session);
 

@@ -267,7 +267,7 @@ static void serve(const struct options *o, struct device *device, int side)
 		side_recv(side, &spec, sizeof spec, deadline_in(10 * o->deadline_s));
 		if (spec.service == no_session.service)
 			return;
-		session = session_open(device, side, spec, o->deadline_s);
+		session = session_open(device, side, spec, ~spec.key, o->deadline_s);
 		for (;;) {
 			side_recv(side, &step, sizeof step, deadline_in(10 * o->deadline_s));
 			if (step.order == ORDER_CLOSE)
@@ -367,7 +367,7 @@ static void run_session(struct client *c, struct session_spec spec)
 	struct session s;
 
 	side_send(c->side, &spec, sizeof spec);
-	s = session_open(c->device, c->side, spec, c->o->deadline_s);
+	s = session_open(c->device, c->side, spec, spec.key, c->o->deadline_s);
 	s.sabotage = c->o->sabotage;
 	for (int g = 0; g < c->o->sges.count; g++)
 		for (int n = 0; n < c->o->inlines.count; n++)
