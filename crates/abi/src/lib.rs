@@ -1,9 +1,9 @@
 //! `libibverbs.so.1` and `librdmacm.so.1` on top of `irdma`: one shared object that programs
 //! built for rdma-core load in its place.
 //!
-//! `surface.rs` lists every symbol and version for the build script, [`exported`] the signatures
+//! `surface.rs` lists every symbol and version for the build script, `exported.rs` the signatures
 //! of those that work.
-//! References are made from C pointers in [`boundary`] only, and no panic leaves it.
+//! References are made from C pointers in `boundary.rs` only, and no panic leaves it.
 
 mod boundary;
 mod exported;

@@ -26,6 +26,7 @@ LD_LIBRARY_PATH, and so do the programs that it starts. Its exit status is that 
 
 /// Run a program, already compiled for libibverbs or librdmacm, on the software device
 #[derive(Args)]
+#[command(override_usage = "irdma run [OPTIONS] -- PROGRAM [ARGUMENTS]...")]
 #[command(after_help = EXAMPLES)]
 pub struct Run {
     /// How much the device says on standard error
@@ -39,10 +40,6 @@ pub struct Run {
     /// Lose, delay or damage packets on purpose
     #[arg(long, value_name = "SPEC")]
     faults: Option<String>,
-
-    /// Send packets between processes of this machine, too, instead of copying directly
-    #[arg(long)]
-    force_wire: bool,
 
     /// Set LD_LIBRARY_PATH only, for programs under AddressSanitizer, which must be loaded first
     #[arg(long)]
@@ -115,7 +112,6 @@ impl Run {
             ("IRDMA_LOG", self.log.as_ref().map(OsString::from)),
             ("IRDMA_CAPTURE", capture),
             ("IRDMA_FAULTS", self.faults.as_ref().map(OsString::from)),
-            ("IRDMA_FORCE_WIRE", self.force_wire.then(|| "1".into())),
         ];
         variables.extend(options.into_iter().filter_map(|(name, value)| Some((name, value?))));
         variables

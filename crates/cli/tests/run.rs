@@ -51,12 +51,11 @@ fn exit_status_and_signal_are_the_programs() {
 
 #[test]
 fn options_arrive_as_variables() {
-    let script = "echo $IRDMA_LOG $IRDMA_FAULTS $IRDMA_FORCE_WIRE $IRDMA_CAPTURE; cd /; echo $0";
-    let options =
-        ["--log", "info", "--faults", "drop=0.1", "--force-wire", "--capture", "x.pcapng"];
+    let script = "echo $IRDMA_LOG $IRDMA_FAULTS $IRDMA_CAPTURE; cd /; echo $0";
+    let options = ["--log", "info", "--faults", "drop=0.1", "--capture", "x.pcapng"];
     let output = run(Path::new(IRDMA), &[&options[..], &["sh", "-c", script, "-v"]].concat());
     let here = std::env::current_dir().expect("a test has a folder");
-    let expected = format!("info drop=0.1 1 {}/x.pcapng\n-v\n", here.display());
+    let expected = format!("info drop=0.1 {}/x.pcapng\n-v\n", here.display());
     assert_eq!(text(&output.stdout), expected, "{output:?}");
 }
 
