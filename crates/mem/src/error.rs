@@ -80,6 +80,20 @@ pub enum GrantError {
     },
 }
 
+/// A key cannot be invalidated, IBTA 10.6.5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InvalidateError {
+    /// No region has the key.
+    #[error("the key names no region: never registered, deregistered, or a wrong number")]
+    UnknownKey,
+    /// The region belongs to another protection domain than the queue pair.
+    #[error("the region belongs to another protection domain")]
+    ForeignPd,
+    /// A region made by registration is ended by deregistration only.
+    #[error("a registered region is ended by dereg_mr; only windows can be invalidated")]
+    Registered,
+}
+
 fn explain_bounds(key: u32, start: u64, region_len: u64, va: u64, len: u64) -> String {
     let region = format!("the region of key {key:#010x} ({start:#x}+{region_len})");
     if va < start {

@@ -40,7 +40,7 @@ mod table;
 
 pub use access::{Access, Rights};
 pub use buffer::Buffer;
-pub use error::{GrantError, MemError};
+pub use error::{GrantError, InvalidateError, MemError};
 pub use mr::{MrInfo, get_mr_access};
 pub use region::Grant;
 pub use sgl::{Sge, SglError, gather, scatter, total_len};

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::region::Region;
-use crate::{Access, Buffer, MemError, MemTable, PdId, Rights};
+use crate::{Access, Buffer, InvalidateError, MemError, MemTable, PdId, Rights};
 
 /// What a program knows of its region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +79,18 @@ impl MemTable {
         control.stags.free_stag(key);
         control.buffers.remove(&key);
         Ok(())
+    }
+
+    /// Invalidates a key for a work request or a peer of `pd`.
+    ///
+    /// # Errors
+    /// [`InvalidateError`]; a region made by registration is never invalidated this way.
+    pub fn invalidate(&self, key: u32, pd: PdId) -> Result<(), InvalidateError> {
+        match self.query(key) {
+            None => Err(InvalidateError::UnknownKey),
+            Some(info) if info.pd != pd => Err(InvalidateError::ForeignPd),
+            Some(_) => Err(InvalidateError::Registered),
+        }
     }
 
     /// What is registered under `key`.

@@ -8,7 +8,9 @@ pub mod clock;
 mod cmsg;
 pub mod fd;
 pub mod fork;
+pub mod mcast;
 pub mod netdev;
+pub mod slot;
 mod sys;
 #[cfg(test)]
 mod testing;

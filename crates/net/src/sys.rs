@@ -228,6 +228,14 @@ pub(crate) mod testing {
         unsafe { syscall!(Sysno::unshare, libc::CLONE_NEWNET) }.map(drop).map_err(io_error)
     }
 
+    /// Makes the calling thread, and no other, act for another user without capabilities.
+    pub(crate) fn become_user(id: u32) -> io::Result<()> {
+        // SAFETY: changes the thread's credentials; touches no memory.
+        unsafe { syscall!(Sysno::setresgid, id, id, id) }.map_err(io_error)?;
+        // SAFETY: as above.
+        unsafe { syscall!(Sysno::setresuid, id, id, id) }.map(drop).map_err(io_error)
+    }
+
     /// Runs `child` in a forked child, which must neither allocate nor lock, and returns its
     /// verdict.
     pub(crate) fn in_forked_child(child: impl FnOnce() -> bool) -> bool {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::sys::testing::unshare_network;
+use crate::sys::testing::{become_user, unshare_network};
 use crate::udp::{RecvMeta, RecvSocket};
 use crate::wake::{Interest, Poll};
 
@@ -21,9 +21,23 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     std::thread::spawn(run).join().unwrap();
 }
 
+/// Runs `test` in a thread that acts for the user nobody; says so and returns nothing where that
+/// is not allowed.
+pub(crate) fn as_nobody<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    const NOBODY: u32 = 65534;
+    let run = move || match become_user(NOBODY) {
+        Ok(()) => Some(test()),
+        Err(error) => {
+            skip(format_args!("cannot become another user: {error}"));
+            None
+        }
+    };
+    std::thread::spawn(run).join().unwrap()
+}
+
 /// Says on standard error, past the test harness's capture, why a test does not run here.
 pub(crate) fn skip(why: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr(), "SKIP: {why}");
+    let _ = io::stderr().write_all(format!("SKIP: {why}\n").as_bytes());
 }
 
 /// Runs `ip` of iproute2 with these arguments in the calling thread's namespace.

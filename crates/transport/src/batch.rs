@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use irdma_wire::{FlowKey, Headers, emit_headers, headers_len, sign, wire_len};
+use irdma_wire::icrc::sign;
+use irdma_wire::{FlowKey, Headers, emit_headers, headers_len, wire_len};
 
 use crate::endpoint::Transmit;
 

@@ -49,6 +49,7 @@ pub enum EventSource {
     Device,
 }
 
+#[allow(missing_docs, reason = "the variant's text names its fields")]
 /// Work for the caller, in order, after the lock is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
@@ -56,8 +57,8 @@ pub enum Effect {
     CqEvent(u64),
     /// Tell the program.
     Async(EventKind, EventSource),
-    /// A first queue pair joined this group on the interface that owns the local address.
-    JoinGroup { group: IpAddr, local: IpAddr },
+    /// A first queue pair joined this group on this interface.
+    JoinGroup { group: IpAddr, ifindex: u32 },
     /// The last queue pair left this group.
-    LeaveGroup { group: IpAddr, local: IpAddr },
+    LeaveGroup { group: IpAddr, ifindex: u32 },
 }

@@ -1,16 +1,29 @@
 //! One lane's protocol: its queue pairs, its demultiplexer, its timers.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use irdma_mem::MemTable;
-use irdma_wire::{Gid, Qpn};
+use irdma_wire::icrc::{Verdict, verify};
+use irdma_wire::{FlowKey, Gid, Packet, Qpn, Service, parse};
 
+use crate::batch::Batch;
+use crate::control::{self, Control};
+use crate::cx::Cx;
 use crate::effects::Effect;
-use crate::error::Result;
-use crate::qp::{AttrMask, QpAttr, QpInit};
+use crate::error::{DropReason, Result, VerbsError};
+use crate::flow::Peers;
+use crate::locals::Locals;
+use crate::mcast::{McastTable, mcast_address};
+use crate::qp::{AttrMask, Qp, QpAttr, QpInit, QpState, QpType};
+use crate::ready::ReadyList;
+use crate::rng::Rng;
+use crate::roce::Fill;
 use crate::stats::Stats;
+use crate::table::QpTable;
 use crate::time::Instant;
+use crate::timer::{TimerKey, Timers};
 use crate::wr::{RecvWr, SendWr};
 
 /// What an endpoint is made with.
@@ -64,6 +77,8 @@ pub struct Meta {
     pub ttl: u8,
     /// Position in its receive batch: the likely IPv4 identification.
     pub index: u16,
+    /// Interface that a multicast datagram arrived on, 0 for unicast.
+    pub ifindex: u32,
 }
 
 /// What became of a datagram.
@@ -102,5 +117,372 @@ pub struct Transmit {
 /// (`poll_*`) and getters. After any verb or input, drain `poll_transmit` until `None`, then
 /// `poll_effect` until `None`, then sleep no longer than `poll_timeout`.
 pub struct Endpoint {
-    config: Config,
+    cx: Cx,
+    qps: QpTable,
+    mcast: McastTable,
+    controls: VecDeque<Control>,
+}
+
+impl Endpoint {
+    /// An endpoint for `config.slot` over the regions of `mem`.
+    pub fn new(config: Config, mem: Arc<MemTable>) -> Self {
+        let mut rng = Rng::new(config.seed);
+        Endpoint {
+            qps: QpTable::new(config.slot, config.max_qp, rng.next_u64()),
+            mcast: McastTable::new(config.max_mcast_grp),
+            controls: VecDeque::new(),
+            cx: Cx {
+                config,
+                now: Instant::ZERO,
+                mem,
+                stats: Stats::default(),
+                effects: VecDeque::new(),
+                ready: ReadyList::default(),
+                timers: Timers::default(),
+                peers: Peers::default(),
+                locals: Locals::default(),
+                reads_in_flight: 0,
+                read_waiters: VecDeque::new(),
+            },
+        }
+    }
+
+    /// Makes `addr` usable as a source: `ports` are the source ports of its sending sockets, `mtu`
+    /// the path MTU in bytes that its interface allows.
+    pub fn add_local(&mut self, addr: IpAddr, ports: Vec<u16>, mtu: u32) {
+        self.cx.locals.add(addr, ports, mtu);
+    }
+
+    /// Takes `addr` out of use; queue pairs that send from it run into their retry budgets.
+    pub fn remove_local(&mut self, addr: IpAddr) {
+        self.cx.locals.remove(addr);
+    }
+
+    /// Whether `addr` is in use as a source.
+    pub fn has_local(&self, addr: IpAddr) -> bool {
+        self.cx.locals.contains(addr)
+    }
+
+    /// Tells how many bytes of packets this side's receive buffer holds.
+    pub fn set_recv_window(&mut self, bytes: u32) {
+        self.cx.config.recv_window = bytes;
+    }
+
+    /// Creates a queue pair in RESET. EOVERFLOW when the numbers are exhausted.
+    pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn> {
+        self.qps.insert(init)
+    }
+
+    /// Changes state and attributes as `ibv_modify_qp(3)`; a refused call changes nothing.
+    pub fn modify_qp(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<()> {
+        self.cx.now = now;
+        self.qps.find(qpn)?.modify_qp(&mut self.cx, attr, mask)
+    }
+
+    /// Attributes and creation attributes as `ibv_query_qp(3)`.
+    pub fn query_qp(&self, qpn: Qpn) -> Result<(QpAttr, QpInit)> {
+        let qp = self.qps.get(qpn).ok_or_else(|| unknown(qpn))?;
+        Ok(qp.query_qp())
+    }
+
+    /// Destroys a queue pair and drops its unpolled completions. EBUSY while it is attached to a
+    /// multicast group.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<()> {
+        let qp = self.qps.find(qpn)?;
+        if qp.attached_count > 0 {
+            return Err(VerbsError::busy(format!(
+                "destroy_qp: QP {qpn} is attached to {} multicast groups; detach it first",
+                qp.attached_count
+            )));
+        }
+        self.destroy(qpn);
+        Ok(())
+    }
+
+    /// The teardown behind [`Endpoint::destroy_qp`] and a failed creation; cannot fail.
+    fn destroy(&mut self, qpn: Qpn) {
+        if let Some(mut qp) = self.qps.remove(qpn) {
+            qp.release_windows(&mut self.cx);
+            qp.init.send_cq.clean_cqes(qpn);
+            qp.init.recv_cq.clean_cqes(qpn);
+        }
+    }
+
+    /// Queues a send request; see [`SendWr`]. EINVAL, or ENOMEM when the queue is full.
+    pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<()> {
+        self.cx.now = now;
+        self.qps.find(qpn)?.post_send(&mut self.cx, wr)
+    }
+
+    /// Queues a receive request. EINVAL (also with a shared queue), or ENOMEM when full.
+    pub fn post_recv(&mut self, now: Instant, qpn: Qpn, wr: &RecvWr<'_>) -> Result<()> {
+        self.cx.now = now;
+        self.qps.find(qpn)?.post_recv(&mut self.cx, wr)
+    }
+
+    /// Attaches a UD queue pair to the multicast group of `gid` on an interface.
+    ///
+    /// Attaching again with the same LID changes nothing. EINVAL for another service or GID,
+    /// ENOMEM for a ninth queue pair.
+    pub fn attach_mcast(&mut self, qpn: Qpn, gid: &Gid, lid: u16, ifindex: u32) -> Result<()> {
+        let qp = self.qps.find(qpn)?;
+        if qp.init.qp_type != QpType::Ud {
+            return Err(VerbsError::invalid(format!(
+                "attach_mcast: QP {qpn} is {:?}; only UD queue pairs hear multicast",
+                qp.init.qp_type
+            )));
+        }
+        let group = mcast_address(gid)?;
+        let (added, effect) = self.mcast.attach_mcast(qpn, (group, ifindex), lid)?;
+        qp.attached_count += u32::from(added);
+        self.cx.effects.extend(effect);
+        Ok(())
+    }
+
+    /// Ends an attachment. EINVAL where there is none.
+    pub fn detach_mcast(&mut self, qpn: Qpn, gid: &Gid, lid: u16, ifindex: u32) -> Result<()> {
+        let qp = self.qps.find(qpn)?;
+        let group = mcast_address(gid)?;
+        let effect = self.mcast.detach_mcast(qpn, (group, ifindex), lid)?;
+        qp.attached_count -= 1;
+        self.cx.effects.extend(effect);
+        Ok(())
+    }
+
+    /// Takes in one UDP payload that arrived on port 4791.
+    pub fn handle_datagram(&mut self, now: Instant, meta: &Meta, bytes: &[u8]) -> Disposition {
+        self.cx.now = now;
+        let packet = match parse(bytes) {
+            Ok(packet) => packet,
+            Err(_) => return self.drop_packet(DropReason::Malformed),
+        };
+        let dest = packet.headers.bth.dest_qpn;
+        let own_slot = self.cx.config.slot;
+        if dest != Qpn::MULTICAST && dest.slot() != own_slot && dest.slot() != 0 {
+            return Disposition::Foreign(dest.slot());
+        }
+        self.count_in(meta, bytes.len());
+        let flow = FlowKey { src: meta.src, dst: meta.dst, src_port: meta.src_port };
+        if verify(&flow, meta.index, bytes) == Verdict::Bad {
+            return self.drop_packet(DropReason::Icrc);
+        }
+        if packet.headers.bth.pkey & 0x7fff != 0x7fff {
+            return self.drop_packet(DropReason::PKey);
+        }
+        self.dispatch(meta, &packet);
+        Disposition::Done
+    }
+
+    fn dispatch(&mut self, meta: &Meta, packet: &Packet<'_>) {
+        let dest = packet.headers.bth.dest_qpn;
+        if dest == Qpn::MULTICAST {
+            return self.dispatch_multicast(meta, packet);
+        }
+        if dest.index() == 0 && dest.slot() != 0 {
+            return self.handle_control(meta, packet);
+        }
+        match self.qps.get_mut(dest) {
+            None => self.cx.drop_packet(DropReason::UnknownQp),
+            Some(qp) => {
+                if let Err(reason) = deliver(qp, &mut self.cx, meta, packet) {
+                    self.cx.drop_packet(reason);
+                }
+            }
+        }
+    }
+
+    /// Each member gets its own copy; one that cannot take it loses only its own.
+    fn dispatch_multicast(&mut self, meta: &Meta, packet: &Packet<'_>) {
+        let members = self.mcast.members((meta.dst, meta.ifindex));
+        if members.is_empty() {
+            return self.cx.drop_packet(DropReason::UnknownQp);
+        }
+        for qpn in members {
+            if let Some(qp) = self.qps.get_mut(qpn)
+                && let Err(reason) = deliver(qp, &mut self.cx, meta, packet)
+            {
+                self.cx.drop_packet(reason);
+            }
+        }
+    }
+
+    fn handle_control(&mut self, meta: &Meta, packet: &Packet<'_>) {
+        match control::receive(meta, packet) {
+            Ok(Some(answer)) => self.controls.push_back(answer),
+            Ok(None) => control::on_echo(&mut self.cx, meta, packet),
+            Err(reason) => self.cx.drop_packet(reason),
+        }
+    }
+
+    fn drop_packet(&mut self, reason: DropReason) -> Disposition {
+        self.cx.drop_packet(reason);
+        Disposition::Done
+    }
+
+    /// Runs the deadlines that are due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.cx.now = now;
+        while let Some(key) = self.cx.timers.pop_due(now) {
+            match key {
+                TimerKey::Qp(index) => {
+                    if let Some(qp) = self.qps.at_mut(index) {
+                        qp.handle_timeout(&mut self.cx);
+                    }
+                }
+                TimerKey::Peer(key) => {
+                    let Cx { peers, timers, ready, .. } = &mut self.cx;
+                    peers.handle_timeout(key, now, timers, ready);
+                }
+            }
+        }
+    }
+
+    /// Fills `buf`, 64 KiB or more, with the next batch to send; `None` when there is nothing.
+    pub fn poll_transmit(&mut self, now: Instant, buf: &mut [u8]) -> Option<Transmit> {
+        self.cx.now = now;
+        let mut batch = Batch::new(buf);
+        self.fill_control(&mut batch);
+        while let Some(index) = self.cx.ready.front() {
+            let before = batch.count();
+            let fill = match self.qps.at_mut(index) {
+                Some(qp) => fill(qp, &mut self.cx, &mut batch),
+                None => Fill::Idle,
+            };
+            match fill {
+                Fill::Idle => {
+                    self.cx.ready.remove_front();
+                }
+                Fill::Full => {
+                    if batch.count() > before {
+                        self.cx.ready.rotate();
+                    }
+                    break;
+                }
+            }
+        }
+        let segments = batch.count();
+        let transmit = batch.finish()?;
+        self.count_out(&transmit, segments);
+        Some(transmit)
+    }
+
+    /// A probe or echo travels alone.
+    fn fill_control(&mut self, batch: &mut Batch<'_>) {
+        if let Some((id, token)) = self.cx.peers.next_probe() {
+            let peer = self.cx.peers.peer(id);
+            let probe = Control::probe(peer, token);
+            self.controls.push_back(probe);
+        }
+        if let Some(control) = self.controls.pop_front() {
+            control.push(&self.cx, batch);
+            batch.close();
+        }
+    }
+
+    /// The next thing for the caller to do now that its lock can be released.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.cx.effects.pop_front()
+    }
+
+    /// When [`Endpoint::handle_timeout`] is next due, `None` for never.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.cx.timers.next()
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> &Stats {
+        &self.cx.stats
+    }
+
+    /// Queue pairs that exist.
+    pub fn qp_count(&self) -> usize {
+        self.qps.len()
+    }
+
+    fn count_in(&mut self, meta: &Meta, bytes: usize) {
+        let (stats, bytes) = (&mut self.cx.stats, bytes as u64);
+        stats.rx_udp += 1;
+        let multicast = u64::from(meta.dst.is_multicast());
+        if meta.dst.is_ipv4() {
+            stats.ip4_in_pkts += 1;
+            stats.ip4_in_octets += bytes + 28;
+            stats.ip4_in_mcast_pkts += multicast;
+            stats.ip4_in_mcast_octets += multicast * (bytes + 28);
+        } else {
+            stats.ip6_in_pkts += 1;
+            stats.ip6_in_octets += bytes + 48;
+            stats.ip6_in_mcast_pkts += multicast;
+            stats.ip6_in_mcast_octets += multicast * (bytes + 48);
+        }
+    }
+
+    fn count_out(&mut self, transmit: &Transmit, segments: usize) {
+        let (stats, segments, bytes) = (&mut self.cx.stats, segments as u64, transmit.len as u64);
+        stats.tx_udp += segments;
+        let multicast = u64::from(transmit.dst.is_multicast());
+        if transmit.dst.is_ipv4() {
+            stats.ip4_out_pkts += segments;
+            stats.ip4_out_octets += bytes + 28 * segments;
+            stats.ip4_out_mcast_pkts += multicast * segments;
+            stats.ip4_out_mcast_octets += multicast * (bytes + 28 * segments);
+        } else {
+            stats.ip6_out_pkts += segments;
+            stats.ip6_out_octets += bytes + 48 * segments;
+            stats.ip6_out_mcast_pkts += multicast * segments;
+            stats.ip6_out_mcast_octets += multicast * (bytes + 48 * segments);
+        }
+    }
+}
+
+fn unknown(qpn: Qpn) -> VerbsError {
+    VerbsError::invalid(format!("QP {qpn} does not exist, or was destroyed"))
+}
+
+/// Gives a packet to the side of the queue pair that it is for.
+fn deliver(
+    qp: &mut Qp,
+    cx: &mut Cx,
+    meta: &Meta,
+    packet: &Packet<'_>,
+) -> std::result::Result<(), DropReason> {
+    if !qp.receives() {
+        return Err(DropReason::State);
+    }
+    let opcode = packet.headers.bth.opcode;
+    match (qp.init.qp_type, opcode.service) {
+        (QpType::Ud, Service::Ud) => qp.handle_datagram(cx, meta, packet),
+        (QpType::Rc, Service::Rc) | (QpType::Uc, Service::Uc) => {
+            let ends = qp.path.map(|path| (path.route.dst, path.route.src));
+            if ends != Some((meta.src, meta.dst)) {
+                return Err(DropReason::Source);
+            }
+            match (qp.init.qp_type, opcode.is_response()) {
+                (QpType::Uc, _) => qp.handle_uc(cx, packet),
+                (_, true) => qp.handle_response(cx, packet),
+                (_, false) => qp.handle_request(cx, packet),
+            }
+        }
+        _ => return Err(DropReason::Service),
+    }
+    Ok(())
+}
+
+/// One queue pair's turn: its answers first, because the peer waits for them.
+fn fill(qp: &mut Qp, cx: &mut Cx, batch: &mut Batch<'_>) -> Fill {
+    if qp.init.qp_type == QpType::Ud {
+        return qp.fill_datagrams(cx, batch);
+    }
+    if qp.fill_responses(cx, batch) == Fill::Full {
+        return Fill::Full;
+    }
+    match qp.attr.state {
+        QpState::Rts | QpState::Sqd => qp.fill_requests(cx, batch),
+        _ => Fill::Idle,
+    }
 }

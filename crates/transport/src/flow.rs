@@ -2,13 +2,15 @@
 //!
 //! A peer is a destination address and slot: the packets of one such pair wait in one socket
 //! buffer. Reliable traffic is clocked by acknowledgements; datagrams and unreliable messages by
-//! probes that a peer of our kind echoes (see [`irdma_wire::Ctl`]), or by time where no echo comes.
+//! probes that a peer of our kind echoes (see [`irdma_wire::ctl`]), or by time where no echo comes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 use irdma_wire::Qpn;
 
+use crate::batch::Route;
+use crate::endpoint::Config;
 use crate::ready::ReadyList;
 use crate::time::Instant;
 use crate::timer::{TimerKey, Timers};
@@ -34,6 +36,8 @@ enum Kind {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) addr: IpAddr,
+    /// The local address that probes are sent from.
+    pub(crate) local: IpAddr,
     pub(crate) slot: u16,
     kind: Kind,
     /// Reliable bytes allowed in flight, and in flight.
@@ -78,21 +82,22 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// The peer that `dest` at `addr` belongs to.
-    pub(crate) fn find(&mut self, addr: IpAddr, dest: Qpn, initial: u32, max: u32) -> PeerId {
-        let key = (addr, dest.slot());
+    pub(crate) fn find(&mut self, route: &Route, dest: Qpn, config: &Config) -> PeerId {
+        let key = (route.dst, dest.slot());
         if let Some(&id) = self.ids.get(&key) {
             return id;
         }
         let id = PeerId(self.peers.len() as u32);
         self.ids.insert(key, id);
         self.peers.push(Peer {
-            addr,
+            addr: route.dst,
+            local: route.src,
             slot: dest.slot(),
             kind: Kind::Unknown,
-            window: initial,
-            threshold: max,
-            cap: max,
-            initial,
+            window: config.initial_window,
+            threshold: config.max_window,
+            cap: config.max_window,
+            initial: config.initial_window,
             in_flight: 0,
             waiters: VecDeque::new(),
             sent: 0,
@@ -187,10 +192,6 @@ impl Peers {
         let id = self.probes.pop_front()?;
         let token = self.get(id).take_probe()?;
         Some((id, token))
-    }
-
-    pub(crate) fn has_probes(&self) -> bool {
-        !self.probes.is_empty()
     }
 
     /// An echo arrived from `addr` and `slot`.

@@ -8,18 +8,28 @@
 #![forbid(unsafe_code)]
 
 mod ah;
+mod batch;
+mod control;
 mod cq;
+mod cx;
 mod effects;
 mod endpoint;
 mod error;
+mod flow;
+mod locals;
+mod mcast;
 mod pd;
 mod qp;
+mod ready;
 mod rng;
 mod roce;
 mod srq;
 mod stats;
+mod table;
 mod time;
+mod timer;
 mod wc;
+mod wqe;
 mod wr;
 
 pub use ah::{AddressVector, Ah};
@@ -27,6 +37,7 @@ pub use cq::{Arm, Cq};
 pub use effects::{Effect, EventKind, EventSource};
 pub use endpoint::{Config, Disposition, Endpoint, Meta, Transmit};
 pub use error::{DropReason, ErrorKind, Result, VerbsError};
+pub use mcast::{MAX_MEMBERS, mcast_address, mcast_mac, mcast_mac_driver};
 pub use pd::{Pd, PdTable};
 pub use qp::{AttrMask, QpAttr, QpCap, QpInit, QpState, QpType, Transition, transition};
 pub use rng::Rng;

@@ -9,29 +9,41 @@ use crate::ah::AddressVector;
 use crate::batch::Route;
 use crate::error::{Result, VerbsError};
 
+#[derive(Debug)]
+struct Local {
+    ports: Vec<u16>,
+    mtu: u32,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Locals {
-    ports: BTreeMap<IpAddr, Vec<u16>>,
+    addresses: BTreeMap<IpAddr, Local>,
 }
 
 impl Locals {
-    pub(crate) fn add(&mut self, addr: IpAddr, ports: Vec<u16>) {
-        self.ports.insert(addr, ports);
+    pub(crate) fn add(&mut self, addr: IpAddr, ports: Vec<u16>, mtu: u32) {
+        self.addresses.insert(addr, Local { ports, mtu });
     }
 
     pub(crate) fn remove(&mut self, addr: IpAddr) {
-        self.ports.remove(&addr);
+        self.addresses.remove(&addr);
     }
 
     pub(crate) fn contains(&self, addr: IpAddr) -> bool {
-        self.ports.contains_key(&addr)
+        self.addresses.contains_key(&addr)
+    }
+
+    /// The path MTU of the interface that owns `addr`, in bytes.
+    pub(crate) fn mtu(&self, addr: IpAddr) -> u32 {
+        self.addresses.get(&addr).map_or(0, |local| local.mtu)
     }
 
     /// The way to `dest` along `av`. Packets for one slot share a source port, so that the
     /// receiver's kernel can merge them.
     pub(crate) fn route(&self, av: &AddressVector, dest: Qpn) -> Result<Route> {
         let src = av.src();
-        let ports = self.ports.get(&src).filter(|ports| !ports.is_empty()).ok_or_else(|| {
+        let local = self.addresses.get(&src).filter(|local| !local.ports.is_empty());
+        let Local { ports, .. } = local.ok_or_else(|| {
             VerbsError::invalid(format!(
                 "source address {src} (sgid_index {}) is not in use on this device",
                 av.sgid_index

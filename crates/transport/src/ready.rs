@@ -25,10 +25,10 @@ impl ReadyList {
         self.queue.front().copied()
     }
 
-    pub(crate) fn pop(&mut self) -> Option<u16> {
-        let index = self.queue.pop_front()?;
-        self.listed[usize::from(index)] = false;
-        Some(index)
+    pub(crate) fn remove_front(&mut self) {
+        if let Some(index) = self.queue.pop_front() {
+            self.listed[usize::from(index)] = false;
+        }
     }
 
     /// Moves the first to the end, so that the others get their turn.

@@ -1,7 +1,7 @@
 //! A send request in its queue.
 
-use irdma_mem::{PdId, SglError};
 use irdma_mem::{MemTable, gather};
+use irdma_mem::{PdId, SglError};
 use irdma_wire::Psn;
 
 use crate::wc::{WcOpcode, WcStatus};

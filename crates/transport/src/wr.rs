@@ -23,7 +23,8 @@ bitflags! {
     }
 }
 
-/// What a send request does.
+/// What a send request does. `remote_addr` and `rkey` name the peer's memory.
+#[allow(missing_docs, reason = "the variant's text names its fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// SEND, with immediate data in network order where given.
@@ -45,10 +46,7 @@ pub enum SendOp {
 impl SendOp {
     /// READ and atomics: requests that a response with data answers.
     pub fn is_read_or_atomic(&self) -> bool {
-        matches!(
-            self,
-            SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
-        )
+        matches!(self, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
     /// Compare-and-swap and fetch-and-add.

@@ -2,16 +2,16 @@
 
 use crate::layout::RawAeth;
 
-/// Acknowledge extended transport header, 4 bytes (IBTA 9.3.5.3).
+/// Acknowledge extended transport header, 4 bytes (IBTA 9.3.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aeth {
     /// What the responder says.
     pub syndrome: Syndrome,
-    /// Messages the responder has completed, 24 bits (IBTA 9.7.7.1).
+    /// Messages the responder has completed, 24 bits (IBTA 9.7.7).
     pub msn: u32,
 }
 
-/// The AETH syndrome (IBTA 9.7.5.1.3 and table 44).
+/// The AETH syndrome (IBTA 9.3.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Syndrome {
     /// Positive, with a credit code of 5 bits: see [`credit_count`].
@@ -30,7 +30,7 @@ pub enum Syndrome {
     Reserved(u8),
 }
 
-/// Why a request was refused (IBTA 9.7.5.2, table 45).
+/// Why a request was refused (IBTA 9.7.5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NakCode {
     /// A packet is missing before this one.
@@ -95,8 +95,8 @@ impl NakCode {
     }
 }
 
-impl From<RawAeth> for Aeth {
-    fn from(raw: RawAeth) -> Aeth {
+impl From<&RawAeth> for Aeth {
+    fn from(raw: &RawAeth) -> Aeth {
         let word = raw.syndrome_msn.get();
         Aeth { syndrome: Syndrome::from_byte((word >> 24) as u8), msn: word & 0xFF_FFFF }
     }
@@ -112,7 +112,7 @@ impl From<Aeth> for RawAeth {
 /// The credit code of a responder that does not limit its requester.
 pub const CREDIT_UNLIMITED: u8 = 31;
 
-/// Receive WQEs that a credit code grants beyond the AETH's MSN (IBTA 9.7.7.2.1, table 46);
+/// Receive WQEs that a credit code grants beyond the AETH's MSN (IBTA 9.7.7.2);
 /// `None` when the code sets no limit. Only the low 5 bits count.
 pub const fn credit_count(code: u8) -> Option<u32> {
     match code & 0x1F {
@@ -121,7 +121,7 @@ pub const fn credit_count(code: u8) -> Option<u32> {
     }
 }
 
-/// The wait that an RNR timer code asks for, in nanoseconds (IBTA 9.7.5.2.8, table 47).
+/// The wait that an RNR timer code asks for, in nanoseconds (IBTA 9.7.5.2.8).
 /// Only the low 5 bits count; code 0 is the longest, 655.36 ms.
 pub const fn rnr_timer_ns(code: u8) -> u64 {
     const UNIT_NS: u64 = 10_000;

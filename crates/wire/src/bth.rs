@@ -91,7 +91,7 @@ impl Bth {
 }
 
 impl RawBth {
-    /// The transport header version; only 0 exists (IBTA 9.2.5).
+    /// The transport header version; only 0 exists (IBTA 9.2).
     pub(crate) fn version(&self) -> u8 {
         self.flags & 0x0F
     }

@@ -94,7 +94,7 @@ impl Control {
     pub fn parse(payload: &[u8]) -> Result<Control, ControlError> {
         let length = ControlError::Length(payload.len());
         let mut rest = payload;
-        let raw: RawControl = layout::take(&mut rest).ok_or(length)?;
+        let raw: &RawControl = layout::take(&mut rest).ok_or(length)?;
         if !rest.is_empty() {
             return Err(length);
         }

@@ -3,7 +3,7 @@
 use crate::Qpn;
 use crate::layout::{RawAtomicEth, RawDeth, RawFeth, RawReth};
 
-/// Datagram extended transport header, 8 bytes (IBTA 9.3.2).
+/// Datagram extended transport header, 8 bytes (IBTA 9.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Deth {
     /// Must match the receiving queue pair's Q_Key.
@@ -12,7 +12,7 @@ pub struct Deth {
     pub src_qpn: Qpn,
 }
 
-/// RDMA extended transport header, 16 bytes (IBTA 9.3.3).
+/// RDMA extended transport header, 16 bytes (IBTA 9.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reth {
     /// Virtual address at the responder.
@@ -23,7 +23,7 @@ pub struct Reth {
     pub len: u32,
 }
 
-/// Atomic extended transport header, 28 bytes (IBTA 9.3.4).
+/// Atomic extended transport header, 28 bytes (IBTA 9.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AtomicEth {
     /// Virtual address at the responder.
@@ -45,8 +45,8 @@ pub struct Feth {
     pub selectivity: u8,
 }
 
-impl From<RawDeth> for Deth {
-    fn from(raw: RawDeth) -> Deth {
+impl From<&RawDeth> for Deth {
+    fn from(raw: &RawDeth) -> Deth {
         Deth { qkey: raw.qkey.get(), src_qpn: Qpn::new(raw.src_qpn.get()) }
     }
 }
@@ -57,8 +57,8 @@ impl From<Deth> for RawDeth {
     }
 }
 
-impl From<RawReth> for Reth {
-    fn from(raw: RawReth) -> Reth {
+impl From<&RawReth> for Reth {
+    fn from(raw: &RawReth) -> Reth {
         Reth { va: raw.va.get(), rkey: raw.rkey.get(), len: raw.len.get() }
     }
 }
@@ -69,8 +69,8 @@ impl From<Reth> for RawReth {
     }
 }
 
-impl From<RawAtomicEth> for AtomicEth {
-    fn from(raw: RawAtomicEth) -> AtomicEth {
+impl From<&RawAtomicEth> for AtomicEth {
+    fn from(raw: &RawAtomicEth) -> AtomicEth {
         AtomicEth {
             va: raw.va.get(),
             rkey: raw.rkey.get(),
@@ -91,8 +91,8 @@ impl From<AtomicEth> for RawAtomicEth {
     }
 }
 
-impl From<RawFeth> for Feth {
-    fn from(raw: RawFeth) -> Feth {
+impl From<&RawFeth> for Feth {
+    fn from(raw: &RawFeth) -> Feth {
         let word = raw.word.get() as u8;
         Feth { placement: word & 0x0F, selectivity: word >> 4 & 3 }
     }

@@ -5,7 +5,7 @@ use std::net::{AddrParseError, IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 /// A 16-byte global identifier: an IPv6 address, or an IPv4 address mapped into one
-/// (IBTA annex A17.4.1.4).
+/// (IBTA annex A17).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Gid(pub [u8; 16]);
 

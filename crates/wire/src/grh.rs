@@ -1,4 +1,4 @@
-//! The 40 bytes before the payload that a UD receive finds (IBTA annex A17.4.5).
+//! The 40 bytes before the payload that a UD receive finds (IBTA annex A17).
 //!
 //! Over IPv6 they are the packet's IPv6 header, over IPv4 twenty zero bytes and its IPv4 header.
 

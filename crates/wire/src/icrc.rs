@@ -1,4 +1,4 @@
-//! The invariant CRC over a RoCEv2 packet (IBTA annex A17.3.3).
+//! The invariant CRC over a RoCEv2 packet (IBTA annex A17).
 //!
 //! It is the Ethernet CRC32, stored little-endian, over eight bytes of ones (where the LRH would
 //! be), the IP header, the UDP header and the packet without the ICRC; fields that change on the
@@ -7,15 +7,17 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::ip::{AddressPair, IPV4_LEN, IPV6_LEN, Ident, UDP_LEN};
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::big_endian::U16;
+
+use crate::ip::{AddressPair, IPV4_LEN, Ident, PROTOCOL_UDP, UDP_LEN};
+use crate::layout::{RawIcrcPrefix4, RawIcrcPrefix6, RawIpv4, RawIpv6, RawUdp};
 use crate::roce::ICRC_LEN;
 use crate::{Bth, UDP_PORT};
 
 /// The longest UDP payload over IPv4.
 const MAX_LEN: usize = 65_535 - IPV4_LEN - UDP_LEN;
 const MIN_LEN: usize = Bth::LEN + ICRC_LEN;
-const PROTOCOL_UDP: u8 = 17;
-const LRH_LEN: usize = 8;
 /// Offset of the BTH byte that holds FECN, BECN and reserved bits.
 const BTH_VARIANT: usize = 4;
 
@@ -93,18 +95,17 @@ fn solve(flow: &FlowKey, expected: Ident, packet: &[u8]) -> Option<Ident> {
 /// A difference of the four header bytes e, with n bytes from their end to the CRC, changes the
 /// CRC by e * x^(8n + 32); the factor is invertible, so e is known exactly.
 fn explain(difference: u32, packet_len: usize, expected: Ident) -> Option<Ident> {
+    const DF: u8 = 0x40;
     const AFTER_FLAGS: usize = 12 + UDP_LEN;
     let bytes_back = AFTER_FLAGS + packet_len - ICRC_LEN + 4;
     let [id_high, id_low, flags, offset] =
         polynomial::divide_by_x8(difference, bytes_back as u16).to_le_bytes();
-    if offset != 0 || flags & !IPV4_DF != 0 {
+    if offset != 0 || flags & !DF != 0 {
         return None;
     }
     let id = expected.id ^ u16::from_be_bytes([id_high, id_low]);
     Some(Ident { id, dont_fragment: expected.dont_fragment ^ (flags != 0) })
 }
-
-const IPV4_DF: u8 = 0x40;
 
 impl FlowKey {
     fn is_v4(&self) -> bool {
@@ -114,69 +115,49 @@ impl FlowKey {
 
 /// The CRC over everything but the last four bytes of `packet`.
 fn compute(flow: &FlowKey, ident: Ident, packet: &[u8]) -> u32 {
-    let covered = &packet[..packet.len() - ICRC_LEN];
+    let (bth, rest) = packet[..packet.len() - ICRC_LEN].split_first_chunk().expect("has a BTH");
     let udp_len = (packet.len() + UDP_LEN) as u16;
-    let mut prefix = Prefix::new();
-    match AddressPair::new(flow.src, flow.dst) {
-        AddressPair::V4(src, dst) => prefix.ipv4(src, dst, ident, udp_len),
-        AddressPair::V6(src, dst) => prefix.ipv6(src, dst, udp_len),
-    }
-    prefix.udp(flow.src_port, udp_len);
-    let (bth, rest) = covered.split_at(Bth::LEN);
-    prefix.push(&bth[..BTH_VARIANT]);
-    prefix.push(&[0xFF]);
-    prefix.push(&bth[BTH_VARIANT + 1..]);
+    let udp = RawUdp {
+        src_port: flow.src_port.into(),
+        dst_port: UDP_PORT.into(),
+        len: udp_len.into(),
+        checksum: U16::MAX_VALUE,
+    };
+    let mut bth: [u8; Bth::LEN] = *bth;
+    bth[BTH_VARIANT] = 0xFF;
     let mut crc = crc32fast::Hasher::new();
-    crc.update(prefix.bytes());
+    match AddressPair::new(flow.src, flow.dst) {
+        AddressPair::V4(src, dst) => {
+            let ip = masked_ipv4(src, dst, ident, udp_len);
+            crc.update(RawIcrcPrefix4 { lrh: [0xFF; _], ip, udp, bth }.as_bytes());
+        }
+        AddressPair::V6(src, dst) => {
+            let ip = masked_ipv6(src, dst, udp_len);
+            crc.update(RawIcrcPrefix6 { lrh: [0xFF; _], ip, udp, bth }.as_bytes());
+        }
+    }
     crc.update(rest);
     crc.finalize()
 }
 
-/// LRH stand-in, IP, UDP and BTH with variant fields as ones.
-struct Prefix {
-    buffer: [u8; LRH_LEN + IPV6_LEN + UDP_LEN + Bth::LEN],
-    len: usize,
+fn masked_ipv4(src: Ipv4Addr, dst: Ipv4Addr, ident: Ident, udp_len: u16) -> RawIpv4 {
+    RawIpv4 {
+        tos: 0xFF,
+        ttl: 0xFF,
+        checksum: U16::MAX_VALUE,
+        ..RawIpv4::unsummed(src, dst, ident, udp_len)
+    }
 }
 
-impl Prefix {
-    fn new() -> Prefix {
-        Prefix { buffer: [0xFF; _], len: LRH_LEN }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.buffer[..self.len]
-    }
-
-    fn push(&mut self, bytes: &[u8]) {
-        self.buffer[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
-    }
-
-    /// Variant: TOS, TTL, header checksum (RFC 791 layout).
-    fn ipv4(&mut self, src: Ipv4Addr, dst: Ipv4Addr, ident: Ident, udp_len: u16) {
-        let [len_high, len_low] = (udp_len + IPV4_LEN as u16).to_be_bytes();
-        let [id_high, id_low] = ident.id.to_be_bytes();
-        let flags = if ident.dont_fragment { IPV4_DF } else { 0 };
-        self.push(&[0x45, 0xFF, len_high, len_low, id_high, id_low, flags, 0]);
-        self.push(&[0xFF, PROTOCOL_UDP, 0xFF, 0xFF]);
-        self.push(&src.octets());
-        self.push(&dst.octets());
-    }
-
-    /// Variant: traffic class, flow label, hop limit (RFC 8200 layout).
-    fn ipv6(&mut self, src: Ipv6Addr, dst: Ipv6Addr, udp_len: u16) {
-        let [len_high, len_low] = udp_len.to_be_bytes();
-        self.push(&[0x6F, 0xFF, 0xFF, 0xFF, len_high, len_low, PROTOCOL_UDP, 0xFF]);
-        self.push(&src.octets());
-        self.push(&dst.octets());
-    }
-
-    /// Variant: checksum.
-    fn udp(&mut self, src_port: u16, udp_len: u16) {
-        self.push(&src_port.to_be_bytes());
-        self.push(&UDP_PORT.to_be_bytes());
-        self.push(&udp_len.to_be_bytes());
-        self.push(&[0xFF, 0xFF]);
+/// Traffic class, flow label and hop limit are ones.
+fn masked_ipv6(src: Ipv6Addr, dst: Ipv6Addr, udp_len: u16) -> RawIpv6 {
+    RawIpv6 {
+        version_class_flow: 0x6FFF_FFFF.into(),
+        payload_len: udp_len.into(),
+        next_header: PROTOCOL_UDP,
+        hop_limit: 0xFF,
+        src: src.octets(),
+        dst: dst.octets(),
     }
 }
 

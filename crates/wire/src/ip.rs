@@ -16,7 +16,7 @@ pub const IPV6_LEN: usize = 40;
 /// Bytes of a UDP header.
 pub const UDP_LEN: usize = 8;
 
-const PROTOCOL_UDP: u8 = 17;
+pub(crate) const PROTOCOL_UDP: u8 = 17;
 const DONT_FRAGMENT: u16 = 0x4000;
 /// More-fragments flag and fragment offset.
 const FRAGMENT: u16 = 0x3FFF;
@@ -55,6 +55,7 @@ pub(crate) enum AddressPair {
 }
 
 impl AddressPair {
+    #[inline]
     pub(crate) fn new(src: IpAddr, dst: IpAddr) -> AddressPair {
         match (src.to_canonical(), dst.to_canonical()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => AddressPair::V4(src, dst),
@@ -85,20 +86,11 @@ impl IpHeader {
         at
     }
 
-    /// RFC 791 section 3.1.
     fn ipv4(&self, src: Ipv4Addr, dst: Ipv4Addr) -> RawIpv4 {
-        let fragment = if self.ident.dont_fragment { DONT_FRAGMENT } else { 0 };
         let mut raw = RawIpv4 {
-            version_ihl: 0x45,
             tos: self.traffic_class,
-            total_len: self.payload_len.saturating_add(IPV4_LEN as u16).into(),
-            id: self.ident.id.into(),
-            fragment: fragment.into(),
             ttl: self.hop_limit,
-            protocol: PROTOCOL_UDP,
-            checksum: U16::ZERO,
-            src: src.octets(),
-            dst: dst.octets(),
+            ..RawIpv4::unsummed(src, dst, self.ident, self.payload_len)
         };
         raw.checksum = checksum(&[raw.as_bytes()]).into();
         raw
@@ -111,6 +103,29 @@ impl IpHeader {
             payload_len: self.payload_len.into(),
             next_header: PROTOCOL_UDP,
             hop_limit: self.hop_limit,
+            src: src.octets(),
+            dst: dst.octets(),
+        }
+    }
+}
+
+impl RawIpv4 {
+    /// A UDP datagram's header (RFC 791 section 3.1) with TOS, TTL and checksum zero.
+    pub(crate) fn unsummed(
+        src: Ipv4Addr,
+        dst: Ipv4Addr,
+        ident: Ident,
+        payload_len: u16,
+    ) -> RawIpv4 {
+        RawIpv4 {
+            version_ihl: 0x45,
+            tos: 0,
+            total_len: payload_len.saturating_add(IPV4_LEN as u16).into(),
+            id: ident.id.into(),
+            fragment: if ident.dont_fragment { DONT_FRAGMENT } else { 0 }.into(),
+            ttl: 0,
+            protocol: PROTOCOL_UDP,
+            checksum: U16::ZERO,
             src: src.octets(),
             dst: dst.octets(),
         }
@@ -174,14 +189,14 @@ impl<'a> Datagram<'a> {
             _ => return None,
         };
         let mut body = rest.get(..ip.payload_len.into())?;
-        let udp: RawUdp = layout::take(&mut body)?;
+        let udp: &RawUdp = layout::take(&mut body)?;
         let payload = body.get(..usize::from(udp.len).checked_sub(UDP_LEN)?)?;
         Some(Datagram { ip, src_port: udp.src_port.get(), dst_port: udp.dst_port.get(), payload })
     }
 }
 
 fn parse_ipv4(packet: &[u8]) -> Option<(IpHeader, &[u8])> {
-    let raw: RawIpv4 = layout::take(&mut &*packet)?;
+    let raw: &RawIpv4 = layout::take(&mut &*packet)?;
     let header_len = usize::from(raw.version_ihl & 15) * 4;
     let fragment = raw.fragment.get();
     if header_len < IPV4_LEN || raw.protocol != PROTOCOL_UDP || fragment & FRAGMENT != 0 {
@@ -200,7 +215,7 @@ fn parse_ipv4(packet: &[u8]) -> Option<(IpHeader, &[u8])> {
 
 fn parse_ipv6(packet: &[u8]) -> Option<(IpHeader, &[u8])> {
     let mut rest = packet;
-    let raw: RawIpv6 = layout::take(&mut rest)?;
+    let raw: &RawIpv6 = layout::take(&mut rest)?;
     if raw.next_header != PROTOCOL_UDP {
         return None;
     }

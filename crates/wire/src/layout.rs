@@ -39,6 +39,8 @@ layout! {
         src: [u8; 16], dst: [u8; 16],
     }
     struct RawUdp { src_port: U16, dst_port: U16, len: U16, checksum: U16, }
+    struct RawIcrcPrefix4 { lrh: [u8; 8], ip: RawIpv4, udp: RawUdp, bth: [u8; 12], }
+    struct RawIcrcPrefix6 { lrh: [u8; 8], ip: RawIpv6, udp: RawUdp, bth: [u8; 12], }
     struct RawControl {
         magic: [u8; 4], version: u8, kind: u8, reserved: U16, token: U64,
         receive_window_bytes: U32, src_slot: U16, reserved2: U16,
@@ -46,8 +48,8 @@ layout! {
 }
 
 /// Takes a header off the front of `bytes`; `None` when there are too few left.
-pub(crate) fn take<T: Layout>(bytes: &mut &[u8]) -> Option<T> {
-    let (header, rest) = T::read_from_prefix(bytes).ok()?;
+pub(crate) fn take<'a, T: Layout>(bytes: &mut &'a [u8]) -> Option<&'a T> {
+    let (header, rest) = T::ref_from_prefix(bytes).ok()?;
     *bytes = rest;
     Some(header)
 }

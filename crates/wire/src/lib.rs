@@ -35,5 +35,5 @@ pub use psn::Psn;
 pub use qpn::Qpn;
 pub use roce::{Headers, Packet, ParseError, emit_headers, headers_len, parse, wire_len};
 
-/// The UDP destination port of every RoCEv2 packet (IBTA annex A17.3, IANA `roce`).
+/// The UDP destination port of every RoCEv2 packet (IBTA annex A17, IANA `roce`).
 pub const UDP_PORT: u16 = 4791;

@@ -1,4 +1,4 @@
-//! BTH opcodes, decoded once into service, operation, position and suffix (IBTA 9.2.1).
+//! BTH opcodes, decoded once into service, operation, position and suffix (IBTA 9.2).
 
 /// The transport service, the opcode's top three bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -90,6 +90,11 @@ impl Opcode {
 
     /// The opcode with `byte` on the wire; `None` for reserved bytes and services not built here.
     pub fn from_byte(byte: u8) -> Option<Opcode> {
+        Opcode::lookup(byte).map(|(opcode, _)| opcode)
+    }
+
+    /// The opcode with `byte` on the wire and its [`header_len`](Opcode::header_len).
+    pub(crate) fn lookup(byte: u8) -> Option<(Opcode, u8)> {
         DECODE[usize::from(byte)]
     }
 
@@ -217,10 +222,10 @@ impl Opcode {
     }
 }
 
-static DECODE: [Option<Opcode>; 256] = decode_table();
+static DECODE: [Option<(Opcode, u8)>; 256] = decode_table();
 
 /// Inverts [`Opcode::byte`] by trying every combination.
-const fn decode_table() -> [Option<Opcode>; 256] {
+const fn decode_table() -> [Option<(Opcode, u8)>; 256] {
     let mut table = [None; 256];
     let combinations = SERVICES.len() * OPERATIONS.len() * POSITIONS.len() * 4;
     let mut i = 0;
@@ -233,7 +238,7 @@ const fn decode_table() -> [Option<Opcode>; 256] {
             service: SERVICES[i / 4 / POSITIONS.len() / OPERATIONS.len()],
         };
         if let Some(byte) = opcode.byte() {
-            table[byte as usize] = Some(opcode);
+            table[byte as usize] = Some((opcode, opcode.header_len() as u8));
         }
         i += 1;
     }
@@ -244,7 +249,7 @@ const fn decode_table() -> [Option<Opcode>; 256] {
 mod tests {
     use super::*;
 
-    /// Extension header bytes by the low five bits (IBTA table 38 and annex A19).
+    /// Extension header bytes by the low five bits (IBTA 9.2 and annex A19).
     const LENGTHS: [(u8, usize); 25] = [
         (0x00, 0),
         (0x01, 0),

@@ -5,7 +5,7 @@ use std::fmt;
 /// Number of bits of a QPN that count queue pairs within a slot.
 const INDEX_BITS: u32 = 14;
 
-/// A queue pair number, 24 bits (IBTA 3.5.10).
+/// A queue pair number, 24 bits (IBTA 3.5).
 ///
 /// The top 10 bits name the slot whose owner receives the packet, the low 14 bits the queue pair
 /// within that slot.

@@ -26,11 +26,11 @@ pub struct Headers {
     pub atomic: Option<AtomicEth>,
     /// Acknowledges, READ responses but MIDDLE.
     pub aeth: Option<Aeth>,
-    /// The original value in an ATOMIC acknowledge (IBTA 9.3.5.4).
+    /// The original value in an ATOMIC acknowledge (IBTA 9.3).
     pub atomic_ack: Option<u64>,
-    /// Immediate data as the program gave it, in network order (IBTA 9.3.6).
+    /// Immediate data as the program gave it, in network order (IBTA 9.3).
     pub imm: Option<[u8; 4]>,
-    /// The R_Key to invalidate (IBTA 9.3.7).
+    /// The R_Key to invalidate (IBTA 9.3).
     pub ieth: Option<u32>,
 }
 
@@ -77,7 +77,7 @@ pub enum ParseError {
         /// Bytes there must be.
         needed: usize,
     },
-    /// The length is not a multiple of 4 (IBTA 9.2.6: pad bytes make it one).
+    /// The length is not a multiple of 4 (IBTA 9.2: the pad makes it one).
     #[error("packet length {0} is not a multiple of 4")]
     LengthNotMultipleOf4(usize),
     /// The transport header version is not 0.
@@ -104,20 +104,23 @@ pub fn parse(udp_payload: &[u8]) -> Result<Packet<'_>, ParseError> {
     let len = udp_payload.len();
     let too_short = |needed| ParseError::TooShort { len, needed };
     let mut rest = udp_payload;
-    let raw: RawBth = layout::take(&mut rest).ok_or(too_short(Bth::LEN + ICRC_LEN))?;
+    let raw: &RawBth = layout::take(&mut rest).ok_or(too_short(Bth::LEN + ICRC_LEN))?;
     if raw.version() != 0 {
         return Err(ParseError::Version(raw.version()));
     }
-    let opcode = Opcode::from_byte(raw.opcode).ok_or(ParseError::UnknownOpcode(raw.opcode))?;
-    let needed = headers_len(opcode) + ICRC_LEN;
+    let (opcode, extensions_len) =
+        Opcode::lookup(raw.opcode).ok_or(ParseError::UnknownOpcode(raw.opcode))?;
+    let needed = Bth::LEN + usize::from(extensions_len) + ICRC_LEN;
     if len < needed {
         return Err(too_short(needed));
     }
     if !len.is_multiple_of(4) {
         return Err(ParseError::LengthNotMultipleOf4(len));
     }
-    let mut headers = Headers::new(Bth::from_raw(&raw, opcode));
-    take_extensions(&mut headers, &mut rest).ok_or(too_short(needed))?;
+    let mut headers = Headers::new(Bth::from_raw(raw, opcode));
+    if extensions_len > 0 {
+        take_extensions(&mut headers, &mut rest).ok_or(too_short(needed))?;
+    }
     let payload = cut_payload(opcode, headers.bth.pad, &rest[..rest.len() - ICRC_LEN])?;
     Ok(Packet { headers, payload })
 }

@@ -23,7 +23,8 @@ const ENOUGH_BUFFER: usize = 8 << 20;
 pub enum Reuse {
     /// Other processes of this user; each datagram reaches one of them (`SO_REUSEPORT`).
     Group,
-    /// Anyone; each datagram reaches all of them (`SO_REUSEADDR` on a group address).
+    /// Anyone; each datagram that arrives on the given interface reaches all of them
+    /// (`SO_REUSEADDR` on a group address).
     Multicast,
 }
 
@@ -64,7 +65,7 @@ impl RecvSocket {
         let fd = open(addr)?;
         match reuse {
             Reuse::Group => sockopt::set_socket_reuseport(&fd, true)?,
-            Reuse::Multicast => sockopt::set_socket_reuseaddr(&fd, true)?,
+            Reuse::Multicast => hear_one_group(&fd, addr, ifindex)?,
         }
         ask_for_metadata(&fd, addr)?;
         let rcvbuf = enlarge_buffer(&fd)?;
@@ -126,6 +127,20 @@ impl AsFd for RecvSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Shuts out what other sockets of the host joined: IPv4 checks the interface of a membership,
+/// IPv6 only the group. The options may be missing (and binding to an interface forbidden before
+/// Linux 5.7); then such datagrams come through.
+fn hear_one_group(fd: &Fd, group: IpAddr, ifindex: u32) -> io::Result<()> {
+    sockopt::set_socket_reuseaddr(fd, true)?;
+    let (level, name) = match group {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL),
+    };
+    let _ = sys::set_option(fd, level, name, 0);
+    let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, ifindex as i32);
+    Ok(())
 }
 
 /// Asks for what [`RecvMeta`] tells. Offloads and the drop counter may be missing; IPv6 must take

@@ -83,27 +83,49 @@ bitflags! {
     /// Which attributes a modify gives, with the values of `enum ibv_qp_attr_mask`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct AttrMask: u32 {
+        /// `state`.
         const STATE = 1;
+        /// `cur_state`.
         const CUR_STATE = 1 << 1;
+        /// `en_sqd_async_notify`.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// `access`.
         const ACCESS_FLAGS = 1 << 3;
+        /// `pkey_index`.
         const PKEY_INDEX = 1 << 4;
+        /// `port`.
         const PORT = 1 << 5;
+        /// `qkey`.
         const QKEY = 1 << 6;
+        /// `av`.
         const AV = 1 << 7;
+        /// `path_mtu`.
         const PATH_MTU = 1 << 8;
+        /// `timeout`.
         const TIMEOUT = 1 << 9;
+        /// `retry_cnt`.
         const RETRY_CNT = 1 << 10;
+        /// `rnr_retry`.
         const RNR_RETRY = 1 << 11;
+        /// `rq_psn`.
         const RQ_PSN = 1 << 12;
+        /// `max_rd_atomic`.
         const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// An alternate path; accepted, never used.
         const ALT_PATH = 1 << 14;
+        /// `min_rnr_timer`.
         const MIN_RNR_TIMER = 1 << 15;
+        /// `sq_psn`.
         const SQ_PSN = 1 << 16;
+        /// `max_dest_rd_atomic`.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// Path migration; accepted, never used.
         const PATH_MIG_STATE = 1 << 18;
+        /// Queue sizes; never allowed.
         const CAP = 1 << 19;
+        /// `dest_qpn`.
         const DEST_QPN = 1 << 20;
+        /// A rate limit; never allowed.
         const RATE_LIMIT = 1 << 25;
     }
 }

@@ -36,16 +36,10 @@ const RC_RTR: AttrMask = union(&[UC_RTR, M::MAX_DEST_RD_ATOMIC, M::MIN_RNR_TIMER
 const RTR_OPTIONAL: AttrMask = union(&[M::ALT_PATH, M::ACCESS_FLAGS, M::PKEY_INDEX]);
 const RC_RTS: AttrMask =
     union(&[M::TIMEOUT, M::RETRY_CNT, M::RNR_RETRY, M::SQ_PSN, M::MAX_QP_RD_ATOMIC]);
-const UC_LIVE: AttrMask =
-    union(&[M::CUR_STATE, M::ACCESS_FLAGS, M::ALT_PATH, M::PATH_MIG_STATE]);
+const UC_LIVE: AttrMask = union(&[M::CUR_STATE, M::ACCESS_FLAGS, M::ALT_PATH, M::PATH_MIG_STATE]);
 const RC_LIVE: AttrMask = union(&[UC_LIVE, M::MIN_RNR_TIMER]);
-const UC_SQD: AttrMask = union(&[
-    M::AV,
-    M::ALT_PATH,
-    M::ACCESS_FLAGS,
-    M::PKEY_INDEX,
-    M::PATH_MIG_STATE,
-]);
+const UC_SQD: AttrMask =
+    union(&[M::AV, M::ALT_PATH, M::ACCESS_FLAGS, M::PKEY_INDEX, M::PATH_MIG_STATE]);
 const RC_SQD: AttrMask = union(&[
     UC_SQD,
     M::PORT,

@@ -56,8 +56,7 @@ impl Qp {
             )));
         }
         let route = cx.locals.route(&attr.av, attr.dest_qpn)?;
-        let (initial, max) = (cx.config.initial_window, cx.config.max_window);
-        let peer = cx.peers.find(route.dst, attr.dest_qpn, initial, max);
+        let peer = cx.peers.find(&route, attr.dest_qpn, &cx.config);
         Ok(Some(Path { route, peer, dest: attr.dest_qpn, mtu: attr.path_mtu }))
     }
 

@@ -151,7 +151,9 @@ impl Qp {
         let Some(wqe) = self.sq.front() else {
             return cx.drop_packet(DropReason::Stale);
         };
-        if psn != self.req.una || !wqe.started() || wqe.op.is_atomic() != atomic
+        if psn != self.req.una
+            || !wqe.started()
+            || wqe.op.is_atomic() != atomic
             || !wqe.op.is_read_or_atomic()
         {
             return cx.drop_packet(DropReason::Stale);

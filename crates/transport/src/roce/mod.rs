@@ -2,8 +2,8 @@
 
 mod completer;
 mod requester;
-mod responder;
 mod respond;
+mod responder;
 mod retry;
 mod uc;
 mod ud;

@@ -353,7 +353,11 @@ impl Qp {
                 wqe.gather(mem, pd, plan.offset, out)
             })
             .map_err(|error| {
-                tracing::info!("QP {}: WR {}: local protection error: {error}", self.qpn, wqe.wr_id);
+                tracing::info!(
+                    "QP {}: WR {}: local protection error: {error}",
+                    self.qpn,
+                    wqe.wr_id
+                );
                 WcStatus::LocProtErr
             })?;
         self.req.unasked = if asks { 0 } else { self.req.unasked + 1 };

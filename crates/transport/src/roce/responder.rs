@@ -114,7 +114,8 @@ impl Qp {
             return self.refuse(cx, psn, refusal);
         }
         let opcode = packet.headers.bth.opcode;
-        if packet.headers.bth.ack_request && matches!(opcode.operation, Operation::Send | Operation::Write)
+        if packet.headers.bth.ack_request
+            && matches!(opcode.operation, Operation::Send | Operation::Write)
         {
             self.acknowledge_request();
         }
@@ -135,7 +136,9 @@ impl Qp {
             Operation::Send => self.place_send(cx, packet)?,
             Operation::Write => self.place_write(cx, packet)?,
             Operation::ReadRequest => return self.accept_read(cx, headers),
-            Operation::CompareSwap | Operation::FetchAdd => return self.execute_atomic(cx, headers),
+            Operation::CompareSwap | Operation::FetchAdd => {
+                return self.execute_atomic(cx, headers);
+            }
             _ => return Err(INVALID),
         }
         self.resp.expected = headers.bth.psn.add(1);
@@ -169,10 +172,12 @@ impl Qp {
         if end > total_len(wqe.sges.as_slice()) {
             return Err(Refusal::NakRecv(NakCode::InvalidRequest, wr_id, WcStatus::LocLenErr));
         }
-        scatter(&cx.mem, self.pd(), wqe.sges.as_slice(), offset, packet.payload).map_err(|error| {
-            tracing::info!("QP {}: receive {wr_id}: local protection error: {error}", self.qpn);
-            Refusal::NakRecv(NakCode::RemoteOperational, wr_id, WcStatus::LocProtErr)
-        })?;
+        scatter(&cx.mem, self.pd(), wqe.sges.as_slice(), offset, packet.payload).map_err(
+            |error| {
+                tracing::info!("QP {}: receive {wr_id}: local protection error: {error}", self.qpn);
+                Refusal::NakRecv(NakCode::RemoteOperational, wr_id, WcStatus::LocProtErr)
+            },
+        )?;
         if packet.headers.bth.opcode.ends() {
             self.finish_send(cx, &packet.headers, wr_id, end as u32)
         } else {
@@ -225,7 +230,8 @@ impl Qp {
         };
         let end = u64::from(offset) + packet.payload.len() as u64;
         let ends = headers.bth.opcode.ends();
-        if !self.check_payload_len(packet) || end > u64::from(len) || ends && end != u64::from(len) {
+        if !self.check_payload_len(packet) || end > u64::from(len) || ends && end != u64::from(len)
+        {
             return Err(INVALID);
         }
         // The receive request that immediate data needs is looked for before memory changes.
@@ -306,10 +312,11 @@ impl Qp {
             return Err(INVALID);
         }
         self.check_responder_room(cx)?;
-        let grant = cx.mem.grant(rkey, va, 8, Access::REMOTE_ATOMIC, self.pd()).map_err(|error| {
-            tracing::info!("QP {}: the peer's atomic: rkey {rkey:#010x}: {error}", self.qpn);
-            NO_ACCESS
-        })?;
+        let grant =
+            cx.mem.grant(rkey, va, 8, Access::REMOTE_ATOMIC, self.pd()).map_err(|error| {
+                tracing::info!("QP {}: the peer's atomic: rkey {rkey:#010x}: {error}", self.qpn);
+                NO_ACCESS
+            })?;
         // A zero-based region may place an aligned offset at a misaligned address.
         if !grant.is_aligned_8() {
             return Err(INVALID);

@@ -64,9 +64,8 @@ impl Qp {
         };
         let end = offset + packet.payload.len() as u64;
         let fits = end <= total_len(wqe.sges.as_slice());
-        let placed = fits.then(|| {
-            scatter(&cx.mem, self.pd(), wqe.sges.as_slice(), offset, packet.payload)
-        });
+        let placed =
+            fits.then(|| scatter(&cx.mem, self.pd(), wqe.sges.as_slice(), offset, packet.payload));
         let status = match placed {
             None => WcStatus::LocLenErr,
             Some(Err(error)) => {

@@ -1,7 +1,8 @@
 //! Unreliable datagrams (IBTA 9.8.3): one packet a message, 40 bytes of GRH before the payload.
 
 use irdma_mem::{scatter, total_len};
-use irdma_wire::grh::{GRH_LEN, write_grh};
+use irdma_wire::grh;
+use irdma_wire::ip::{Ident, IpHeader, UDP_LEN};
 use irdma_wire::{Bth, Deth, Headers, Opcode, Operation, Packet, Position, Service, wire_len};
 
 use super::Fill;
@@ -13,9 +14,6 @@ use crate::qp::{Qp, QpState, Received};
 use crate::wc::{WcOpcode, WcStatus};
 use crate::wqe::Wqe;
 use crate::wr::{SendFlags, SendOp, UdDest};
-
-/// The largest datagram payload; also what the path may carry (IBTA 9.8.3.1).
-const MAX_MTU: u32 = 4096;
 
 impl Qp {
     /// Adds datagrams to the batch until they, or it, are exhausted.
@@ -55,17 +53,18 @@ impl Qp {
             );
             return Err(WcStatus::LocQpOpErr);
         }
-        if wqe.len > MAX_MTU.min(cx.config.max_datagram) {
+        let av = dest.ah.query_ah();
+        let mtu = cx.locals.mtu(av.src());
+        if mtu > 0 && wqe.len > mtu {
             tracing::info!(
-                "QP {}: WR {}: {} bytes do not fit a datagram of {}",
+                "QP {}: WR {}: {} bytes do not fit a datagram of {mtu}",
                 self.qpn,
                 wqe.wr_id,
-                wqe.len,
-                cx.config.max_datagram
+                wqe.len
             );
             return Err(WcStatus::LocLenErr);
         }
-        cx.locals.route(&dest.ah.query_ah(), dest.qpn).map_err(|error| {
+        cx.locals.route(&av, dest.qpn).map_err(|error| {
             tracing::info!("QP {}: WR {}: {error}", self.qpn, wqe.wr_id);
             WcStatus::LocQpOpErr
         })
@@ -87,18 +86,11 @@ impl Qp {
     }
 
     /// Datagrams to one host are clocked as unreliable messages are; groups are not.
-    fn reserve_datagram(
-        &self,
-        cx: &mut Cx,
-        route: &Route,
-        headers: &Headers,
-        size: usize,
-    ) -> bool {
+    fn reserve_datagram(&self, cx: &mut Cx, route: &Route, headers: &Headers, size: usize) -> bool {
         if route.dst.is_multicast() {
             return true;
         }
-        let (initial, max) = (cx.config.initial_window, cx.config.max_window);
-        let peer = cx.peers.find(route.dst, headers.bth.dest_qpn, initial, max);
+        let peer = cx.peers.find(route, headers.bth.dest_qpn, &cx.config);
         let Cx { peers, timers, now, .. } = cx;
         // A small datagram takes a whole buffer's bookkeeping at the receiver.
         peers.reserve_datagram(peer, size.max(1024) as u32, self.index(), *now, timers)
@@ -115,7 +107,8 @@ impl Qp {
             return;
         };
         let (mem, pd) = (&cx.mem, self.pd());
-        let gathered = batch.push(route, headers, wqe.len as usize, |out| wqe.gather(mem, pd, 0, out));
+        let gathered =
+            batch.push(route, headers, wqe.len as usize, |out| wqe.gather(mem, pd, 0, out));
         match gathered {
             Ok(_) => {
                 self.req.next = self.req.next.add(1);
@@ -154,16 +147,23 @@ impl Qp {
             return Err(DropReason::SelfLoopback);
         }
         let wqe = self.take_recv(cx).ok_or(DropReason::NoReceive)?;
-        let len = GRH_LEN + packet.payload.len();
+        let len = grh::LEN + packet.payload.len();
         if len as u64 > total_len(wqe.sges.as_slice()) {
             self.resp.spare = Some(wqe);
             return Err(DropReason::Length);
         }
         let udp_len = wire_len(packet.headers.bth.opcode, packet.payload.len());
-        let grh = write_grh(meta.src, meta.dst, meta.tos, meta.ttl, udp_len);
+        let grh = grh::emit(&IpHeader {
+            src: meta.src,
+            dst: meta.dst,
+            traffic_class: meta.tos,
+            hop_limit: meta.ttl,
+            ident: Ident { id: meta.index, dont_fragment: true },
+            payload_len: (UDP_LEN + udp_len) as u16,
+        });
         let sges = wqe.sges.as_slice();
         let placed = scatter(&cx.mem, self.pd(), sges, 0, &grh)
-            .and_then(|()| scatter(&cx.mem, self.pd(), sges, GRH_LEN as u64, packet.payload));
+            .and_then(|()| scatter(&cx.mem, self.pd(), sges, grh::LEN as u64, packet.payload));
         if let Err(error) = placed {
             tracing::info!("QP {}: receive {}: {error}", self.qpn, wqe.wr_id);
             self.fail_recv(cx, wqe.wr_id, WcStatus::LocProtErr);

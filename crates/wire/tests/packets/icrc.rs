@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::samples::{flow4, flow6, packet};
 
-/// The ICRC by the definition (IBTA annex A17.3.3), a bit at a time.
+/// The ICRC by the definition (IBTA annex A17), a bit at a time.
 fn reference(flow: &FlowKey, ident: Ident, packet: &[u8]) -> u32 {
     let udp_len = (packet.len() + 8) as u16;
     let mut covered = vec![0xFF; 8];

@@ -1,0 +1,134 @@
+//! `irdma run`: starts an unmodified RDMA program on the software device.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+
+use crate::library::{self, NoLibrary};
+use crate::program::{self, NoProgram};
+
+const EXAMPLES: &str = "\
+Examples:
+  irdma run -- ibv_devices                      which devices there are
+  irdma run -- ib_write_bw                      a server, waits for
+  irdma run -- ib_write_bw 127.0.0.1            its client in another terminal
+  irdma run --capture x.pcapng -- ib_send_lat 127.0.0.1    what went over the wire
+  irdma run --log info -- ./my_program          one line for each call that was refused, and why
+
+The program finds irdma in the place of libibverbs and librdmacm, by LD_PRELOAD and
+LD_LIBRARY_PATH, and so do the programs that it starts. Its exit status is that of `irdma run`;
+125 means irdma itself failed, 126 that the program cannot be started, 127 that it was not found.";
+
+/// Run a program, already compiled for libibverbs or librdmacm, on the software device
+#[derive(Args)]
+#[command(override_usage = "irdma run [OPTIONS] -- PROGRAM [ARGUMENTS]...")]
+#[command(after_help = EXAMPLES)]
+pub struct Run {
+    /// How much the device says on standard error
+    #[arg(long, value_name = "LEVEL", value_parser = ["error", "warn", "info", "debug", "trace"])]
+    log: Option<String>,
+
+    /// Write every packet to FILE (pcapng, for Wireshark or tshark)
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+
+    /// Lose, delay or damage packets on purpose
+    #[arg(long, value_name = "SPEC")]
+    faults: Option<String>,
+
+    /// Set LD_LIBRARY_PATH only, for programs under AddressSanitizer, which must be loaded first
+    #[arg(long)]
+    no_preload: bool,
+
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    #[arg(allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+/// Why the program did not start.
+#[derive(Debug, thiserror::Error)]
+enum NotStarted {
+    #[error("{0}")]
+    Program(#[from] NoProgram),
+    #[error("{0}")]
+    Library(#[from] NoLibrary),
+    #[error("{}: cannot be started: {cause}", program.display())]
+    Refused { program: PathBuf, cause: io::Error },
+}
+
+impl NotStarted {
+    fn exit_code(&self) -> u8 {
+        match self {
+            NotStarted::Library(_) => 125,
+            NotStarted::Refused { .. } => 126,
+            NotStarted::Program(_) => 127,
+        }
+    }
+}
+
+impl Run {
+    /// Becomes the program; returns only when it cannot be started.
+    pub fn execute(self) -> ExitCode {
+        let error = self.exec();
+        eprintln!("irdma run: {error}");
+        ExitCode::from(error.exit_code())
+    }
+
+    fn exec(&self) -> NotStarted {
+        self.prepare().map_or_else(
+            |error| error,
+            |(mut command, program)| NotStarted::Refused { cause: command.exec(), program },
+        )
+    }
+
+    fn prepare(&self) -> Result<(Command, PathBuf), NotStarted> {
+        let (name, arguments) = self.command.split_first().expect("clap requires a program");
+        let program = program::find(name)?;
+        if let Some(doubt) = program::doubt(&program) {
+            eprintln!("irdma run: warning: {doubt}");
+        }
+        let folder = library::folder()?;
+        let mut command = Command::new(&program);
+        command.arg0(name).args(arguments).envs(self.variables(&folder));
+        Ok((command, program))
+    }
+
+    /// What the program's environment gets: the loader's variables, and one for each option.
+    fn variables(&self, folder: &Path) -> Vec<(&'static str, OsString)> {
+        let mut variables =
+            vec![("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", folder.as_os_str()))];
+        if !self.no_preload {
+            let library = folder.join(library::NAMES[0]);
+            variables.push(("LD_PRELOAD", before("LD_PRELOAD", library.as_os_str())));
+        }
+        let capture = self.capture.as_ref().map(|file| absolute(file).into_os_string());
+        let options = [
+            ("IRDMA_LOG", self.log.as_ref().map(OsString::from)),
+            ("IRDMA_CAPTURE", capture),
+            ("IRDMA_FAULTS", self.faults.as_ref().map(OsString::from)),
+        ];
+        variables.extend(options.into_iter().filter_map(|(name, value)| Some((name, value?))));
+        variables
+    }
+}
+
+/// The program may change its folder before it opens the file.
+fn absolute(file: &Path) -> PathBuf {
+    std::path::absolute(file).unwrap_or_else(|_| file.to_owned())
+}
+
+/// `first`, then what the variable holds now. An empty element would mean the current folder.
+fn before(variable: &str, first: &OsStr) -> OsString {
+    let mut value = first.to_owned();
+    if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
+        value.push(":");
+        value.push(rest);
+    }
+    value
+}

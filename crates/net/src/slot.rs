@@ -1,0 +1,268 @@
+//! Slots: numbers that share the RoCEv2 port among the processes of a network namespace.
+//!
+//! Invariant: a slot is an abstract Unix datagram name. Who has the name bound owns the number;
+//! the kernel frees it when the owner dies, and messages to the name reach the owner.
+
+mod message;
+
+pub use message::{Message, SteerMessage};
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with, sockopt,
+};
+
+use crate::cmsg::Control;
+use crate::fd::Fd;
+use crate::sys;
+use crate::udp::BATCH_LEN;
+
+/// The lowest number handed out; 0 would hold QPN 0 and 1.
+pub const FIRST: u16 = 1;
+/// The highest number handed out; 1023 would hold the multicast QPN.
+pub const LAST: u16 = 1022;
+const COUNT: u16 = LAST - FIRST + 1;
+
+/// A buffer of this size holds every message.
+pub const MESSAGE_LEN: usize = BATCH_LEN + message::MAX_HEADER_LEN;
+
+/// Numbers that this process gave back: taken again only when no other is free.
+static RELEASED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+/// The slot of a queue pair number: its top 10 of 24 bits.
+pub fn of_qpn(qpn: u32) -> u16 {
+    (qpn >> 14 & 0x3ff) as u16
+}
+
+/// The slot of a communication id of the connection manager: its top 10 of 32 bits.
+pub fn of_comm_id(comm_id: u32) -> u16 {
+    (comm_id >> 22) as u16
+}
+
+/// Whether some process owns the slot.
+pub fn is_alive(number: u16) -> bool {
+    socket().is_ok_and(|socket| answers(&socket, number))
+}
+
+/// All slots that are owned, in order, whoever owns them.
+pub fn list() -> io::Result<Vec<u16>> {
+    let socket = socket()?;
+    Ok((FIRST..=LAST).filter(|&number| answers(&socket, number)).collect())
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It is in the receiver's queue.
+    Sent,
+    /// The receiver's queue is full; the message is lost.
+    Full,
+    /// Nobody owns the slot.
+    Gone,
+}
+
+/// A message with its sender, whose user is this process's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received<'a> {
+    /// The sender's slot.
+    pub from: u16,
+    /// The sender's process, as seen from here.
+    pub pid: u32,
+    /// What was sent.
+    pub message: Message<'a>,
+}
+
+/// Messages of a slot that came to nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotStats {
+    /// Sent, but the receiver's queue was full.
+    pub full: u64,
+    /// Sent to a slot that nobody owned.
+    pub gone: u64,
+    /// Received from another user, from a socket that is no slot, or not understood.
+    pub refused: u64,
+}
+
+/// A slot that this process owns.
+#[derive(Debug)]
+pub struct Slot {
+    number: u16,
+    fd: Fd,
+    uid: u32,
+    full: AtomicU64,
+    gone: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Slot {
+    /// Takes a free slot, searching from a place that `seed` gives.
+    ///
+    /// Fails with [`io::ErrorKind::AddrInUse`] when all are taken.
+    pub fn claim(seed: u64) -> io::Result<Self> {
+        let start = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % u64::from(COUNT);
+        let numbers = || (0..COUNT).map(|i| FIRST + (start as u16 + i) % COUNT);
+        let fresh = numbers().filter(|&number| !was_released(number));
+        for number in fresh.chain(numbers().filter(|&number| was_released(number))) {
+            if let Some(slot) = Self::try_claim(number)? {
+                return Ok(slot);
+            }
+        }
+        let text = format!("all {COUNT} slots of this network namespace are taken");
+        Err(io::Error::new(io::ErrorKind::AddrInUse, text))
+    }
+
+    fn try_claim(number: u16) -> io::Result<Option<Self>> {
+        let fd = socket()?;
+        sockopt::set_socket_passcred(&fd, true)?;
+        match bind(&fd, &name(number)) {
+            Ok(()) => {}
+            Err(Errno::ADDRINUSE) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        let uid = rustix::process::getuid().as_raw();
+        let zero = AtomicU64::default;
+        Ok(Some(Self {
+            number,
+            fd: Fd::engine(fd)?,
+            uid,
+            full: zero(),
+            gone: zero(),
+            refused: zero(),
+        }))
+    }
+
+    /// The slot's number, [`FIRST`] to [`LAST`].
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Sends a message to the owner of another slot, at best effort: what is lost is counted.
+    pub fn send(&self, to: u16, message: &Message<'_>) -> io::Result<Delivery> {
+        let mut header = [0; message::MAX_HEADER_LEN];
+        let (header, data) = message.encode(&mut header);
+        let parts = [IoSlice::new(header), IoSlice::new(data)];
+        let mut raw = [0; NAME_SPACE];
+        match sys::sendmsg(&self.fd, raw_name(to, &mut raw), &parts, &[]) {
+            Ok(_) => Ok(Delivery::Sent),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.full.fetch_add(1, Ordering::Relaxed);
+                Ok(Delivery::Full)
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                self.gone.fetch_add(1, Ordering::Relaxed);
+                Ok(Delivery::Gone)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes one message into `buf` ([`MESSAGE_LEN`] bytes hold any); `None` when there is none.
+    pub fn recv<'a>(&self, buf: &'a mut [u8]) -> io::Result<Option<Received<'a>>> {
+        let mut name = [0; NAME_SPACE];
+        let mut control = Control::<64>::new();
+        let (len, from, pid) = loop {
+            let received = match sys::recvmsg(&self.fd, &mut name, buf, control.space()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                result => result?,
+            };
+            let from = slot_in(&name[..received.name_len]);
+            let owner = credentials(&control, received.control_len).filter(|c| c.uid == self.uid);
+            match (from, owner) {
+                (Some(from), Some(owner))
+                    if !received.truncated && Message::decode(&buf[..received.len]).is_some() =>
+                {
+                    break (received.len, from, owner.pid);
+                }
+                _ => self.refused.fetch_add(1, Ordering::Relaxed),
+            };
+        };
+        Ok(Message::decode(&buf[..len]).map(|message| Received { from, pid, message }))
+    }
+
+    /// What came to nothing so far.
+    pub fn stats(&self) -> SlotStats {
+        SlotStats {
+            full: self.full.load(Ordering::Relaxed),
+            gone: self.gone.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl AsFd for Slot {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        RELEASED[usize::from(self.number / 64)]
+            .fetch_or(1 << (self.number % 64), Ordering::Relaxed);
+    }
+}
+
+fn was_released(number: u16) -> bool {
+    RELEASED[usize::from(number / 64)].load(Ordering::Relaxed) >> (number % 64) & 1 != 0
+}
+
+fn socket() -> rustix::io::Result<std::os::fd::OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
+}
+
+/// Whether a name is bound: connecting to a datagram name sends nothing.
+fn answers(socket: impl AsFd, number: u16) -> bool {
+    !matches!(connect(socket, &name(number)), Err(Errno::CONNREFUSED))
+}
+
+const PREFIX: &str = "irdma/slot/";
+/// Family, the zero byte of abstract names, prefix, four digits and slack to notice longer names.
+const NAME_SPACE: usize = 32;
+
+fn name(number: u16) -> SocketAddrUnix {
+    SocketAddrUnix::new_abstract_name(format!("{PREFIX}{number}").as_bytes())
+        .expect("a slot's name is far shorter than a Unix address")
+}
+
+/// The same name as a `struct sockaddr_un`, without allocation.
+fn raw_name(number: u16, space: &mut [u8; NAME_SPACE]) -> &[u8] {
+    let start = 3 + PREFIX.len();
+    space[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+    space[3..start].copy_from_slice(PREFIX.as_bytes());
+    let digits = if number == 0 { 1 } else { number.ilog10() as usize + 1 };
+    let mut rest = number;
+    for digit in space[start..start + digits].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    &space[..start + digits]
+}
+
+/// The slot number in the address of a sender.
+fn slot_in(raw: &[u8]) -> Option<u16> {
+    let text = std::str::from_utf8(raw.get(3..)?).ok()?;
+    let number = text.strip_prefix(PREFIX)?.parse().ok()?;
+    (FIRST..=LAST).contains(&number).then_some(number)
+}
+
+struct Credentials {
+    pid: u32,
+    uid: u32,
+}
+
+fn credentials<const N: usize>(control: &Control<N>, len: usize) -> Option<Credentials> {
+    let of_sender = |m: &crate::cmsg::Message<'_>| {
+        (m.level, m.kind) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS)
+    };
+    let message = control.messages(len).find(of_sender)?;
+    let word = |at| Some(u32::from_ne_bytes(*message.value.get(at..)?.first_chunk()?));
+    Some(Credentials { pid: word(0)?, uid: word(4)? })
+}
+
+#[cfg(test)]
+mod tests;

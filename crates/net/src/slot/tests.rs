@@ -1,0 +1,117 @@
+use super::*;
+use crate::sys::testing::in_forked_child;
+use crate::testing::{as_nobody, in_namespace};
+
+fn pair() -> (Slot, Slot) {
+    (Slot::claim(1).unwrap(), Slot::claim(2).unwrap())
+}
+
+#[test]
+fn a_slot_lives_while_it_is_owned_and_is_not_reused_at_once() {
+    in_namespace(|| {
+        let slot = Slot::claim(7).unwrap();
+        let number = slot.number();
+        assert!((FIRST..=LAST).contains(&number) && is_alive(number));
+        assert_eq!(list().unwrap(), [number]);
+        drop(slot);
+        assert!(!is_alive(number));
+        assert_ne!(Slot::claim(7).unwrap().number(), number);
+    });
+}
+
+#[test]
+fn all_slots_can_be_taken_and_one_more_is_refused() {
+    in_namespace(|| {
+        let all: Vec<_> = (0..COUNT).map(|seed| Slot::claim(seed.into()).unwrap()).collect();
+        assert_eq!(list().unwrap(), (FIRST..=LAST).collect::<Vec<_>>());
+        assert_eq!(Slot::claim(0).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(all);
+        assert!(Slot::claim(0).is_ok());
+    });
+}
+
+#[test]
+fn both_forms_of_a_name_agree() {
+    for number in [0, 1, 9, 10, 99, 100, 999, 1000, 1022] {
+        let mut space = [0; NAME_SPACE];
+        let raw = raw_name(number, &mut space);
+        assert_eq!(&raw[3..], name(number).abstract_name().unwrap());
+        assert_eq!(slot_in(raw), (FIRST..=LAST).contains(&number).then_some(number));
+    }
+    assert_eq!(slot_in(b"\x01\x00\x00irdma/slot/1023"), None);
+    assert_eq!(slot_in(b"\x01\x00\x00irdma/slot/x"), None);
+    assert_eq!(slot_in(b"\x01"), None);
+}
+
+#[test]
+fn a_whole_batch_is_relayed_with_its_metadata() {
+    let (a, b) = pair();
+    let data = vec![7; BATCH_LEN - 1];
+    let meta = crate::udp::RecvMeta {
+        len: data.len(),
+        stride: 1000,
+        src: "10.0.0.1:5".parse().unwrap(),
+        dst: "10.0.0.2".parse().unwrap(),
+        tos: 1,
+        ttl: 2,
+        drops: 0,
+    };
+    let message = Message::Relay { meta, data: &data };
+    assert_eq!(a.send(b.number(), &message).unwrap(), Delivery::Sent);
+    let mut buf = vec![0; MESSAGE_LEN];
+    let received = b.recv(&mut buf).unwrap().unwrap();
+    let expected = Received { from: a.number(), pid: crate::clock::pid(), message };
+    assert_eq!(received, expected);
+    assert_eq!(b.recv(&mut buf).unwrap(), None);
+}
+
+#[test]
+fn what_cannot_be_delivered_is_counted() {
+    let (a, b) = pair();
+    let to = b.number();
+    let deliveries: Vec<_> = (0..2000).map(|_| a.send(to, &Message::User(b"x")).unwrap()).collect();
+    let full = deliveries.iter().filter(|d| **d == Delivery::Full).count() as u64;
+    assert!(full > 0 && deliveries[0] == Delivery::Sent);
+    drop(b);
+    assert_eq!(a.send(to, &Message::User(b"x")).unwrap(), Delivery::Gone);
+    assert_eq!(a.stats(), SlotStats { full, gone: 1, refused: 0 });
+}
+
+#[test]
+fn strangers_are_refused() {
+    let (_, b) = pair();
+    let mut raw = [0; NAME_SPACE];
+    let to = raw_name(b.number(), &mut raw);
+    let mut header = [0; message::MAX_HEADER_LEN];
+    let understood = Message::User(&[]).encode(&mut header).0;
+    let nameless = socket().unwrap();
+    sys::sendmsg(&nameless, to, &[IoSlice::new(understood)], &[]).unwrap();
+    let a = Slot::claim(3).unwrap();
+    sys::sendmsg(&a.fd, to, &[IoSlice::new(b"nonsense")], &[]).unwrap();
+    assert_eq!(b.recv(&mut vec![0; MESSAGE_LEN]).unwrap(), None);
+    assert_eq!(b.stats().refused, 2);
+}
+
+#[test]
+fn another_users_messages_are_refused() {
+    let slot = Slot::claim(1).unwrap();
+    let to = slot.number();
+    let sent = as_nobody(move || Slot::claim(2).unwrap().send(to, &Message::User(b"x")).unwrap());
+    let Some(sent) = sent else { return };
+    assert_eq!(sent, Delivery::Sent);
+    assert_eq!(slot.recv(&mut vec![0; MESSAGE_LEN]).unwrap(), None);
+    assert_eq!(slot.stats().refused, 1);
+}
+
+#[test]
+fn a_child_that_forgets_does_not_keep_the_slot() {
+    in_namespace(|| {
+        let slot = Slot::claim(5).unwrap();
+        let number = slot.number();
+        let verdict = in_forked_child(|| {
+            crate::fd::forget_all_in_child();
+            true
+        });
+        assert!(verdict && is_alive(number));
+    });
+}
