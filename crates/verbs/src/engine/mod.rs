@@ -206,10 +206,8 @@ impl Engine {
             if lane.deadline_ns() < deadline_ns {
                 continue;
             }
-            let fds = &mut [
-                PollFd::new(&fd, PollFlags::IN),
-                PollFd::new(lane.poll(), PollFlags::IN),
-            ];
+            let fds =
+                &mut [PollFd::new(&fd, PollFlags::IN), PollFd::new(lane.poll(), PollFlags::IN)];
             wait(fds, deadline_ns);
             self.hand_off.leader_sleeps(0);
             if !fds[0].revents().is_empty() {

@@ -133,9 +133,7 @@ impl Sockets {
 
     pub(crate) fn leave(&mut self, group: IpAddr, ifindex: u32) {
         for place in &mut self.groups {
-            place.take_if(|member| {
-                member.membership.group() == group && member.ifindex == ifindex
-            });
+            place.take_if(|member| member.membership.group() == group && member.ifindex == ifindex);
         }
     }
 
@@ -164,9 +162,10 @@ impl Sockets {
 
     /// The sender of a batch; `None` if its address is gone.
     pub(crate) fn sender(&self, transmit: &Transmit) -> Option<(usize, &SendSocket)> {
-        let index = self.locals.iter().position(|local| {
-            local.as_ref().is_some_and(|local| local.addr == transmit.src)
-        })?;
+        let index = self
+            .locals
+            .iter()
+            .position(|local| local.as_ref().is_some_and(|local| local.addr == transmit.src))?;
         Some((index, self.locals[index].as_ref()?.senders.get(transmit.port)?))
     }
 

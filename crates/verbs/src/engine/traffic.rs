@@ -89,9 +89,8 @@ pub(crate) struct Traffic {
 
 impl Traffic {
     pub(crate) fn new(sockets: Sockets, config: &Config) -> Self {
-        let faults_on = |side| {
-            config.faults.filter(|spec| spec.side == side || spec.side == Side::Both)
-        };
+        let faults_on =
+            |side| config.faults.filter(|spec| spec.side == side || spec.side == Side::Both);
         let exit = Exit {
             sockets,
             counters: Counters::default(),
@@ -358,11 +357,12 @@ impl Entrance<'_> {
         let meta = datagram_meta(&self.meta, index, self.ifindex);
         exit.tap(Direction::Inbound, &meta, datagram);
         let mut foreign = None;
-        let mut handle = |meta: Meta, datagram: &mut [u8]| {
-            match self.endpoint.handle_datagram(self.now, &meta, datagram) {
-                Disposition::Done => {}
-                Disposition::Foreign(to) => foreign = Some(to),
-            }
+        let mut handle = |meta: Meta, datagram: &mut [u8]| match self
+            .endpoint
+            .handle_datagram(self.now, &meta, datagram)
+        {
+            Disposition::Done => {}
+            Disposition::Foreign(to) => foreign = Some(to),
         };
         match faults {
             None => handle(meta, datagram),

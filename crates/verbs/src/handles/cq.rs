@@ -116,10 +116,7 @@ impl Cq {
     }
 }
 
-fn channel_of(
-    context: &Arc<ContextInner>,
-    channel: &CompChannel,
-) -> Result<Use<CompChannelInner>> {
+fn channel_of(context: &Arc<ContextInner>, channel: &CompChannel) -> Result<Use<CompChannelInner>> {
     if !Arc::ptr_eq(context, &channel.0.context) {
         return Err(VerbsError::invalid("the completion channel belongs to another context"));
     }

@@ -1,7 +1,7 @@
 //! Queue pairs.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use irdma_transport as transport;
 use irdma_transport::{
@@ -161,7 +161,8 @@ impl Qp {
 
     /// Attributes and sizes as they are now.
     pub fn query_qp(&self) -> Result<(QpAttr, QpCap)> {
-        let queried = self.0.check().and_then(|()| self.0.lane.lock().endpoint.query_qp(self.0.qpn));
+        let queried =
+            self.0.check().and_then(|()| self.0.lane.lock().endpoint.query_qp(self.0.qpn));
         queried.map(|(attr, init)| (attr, init.cap)).logged("query_qp")
     }
 

@@ -88,23 +88,14 @@ impl Node {
     }
 
     pub fn sge(&self, offset: usize, len: usize) -> Sge {
-        Sge {
-            addr: self.buffer.addr() + offset as u64,
-            length: len as u32,
-            lkey: self.mr.lkey(),
-        }
+        Sge { addr: self.buffer.addr() + offset as u64, length: len as u32, lkey: self.mr.lkey() }
     }
 
     /// Posts a signalled request over a part of the buffer.
     pub fn post(&self, wr_id: u64, op: SendOp, offset: usize, len: usize) {
         let sges = [self.sge(offset, len)];
-        let wr = SendWr {
-            wr_id,
-            op,
-            flags: SendFlags::SIGNALED,
-            data: SendData::Sges(&sges),
-            ud: None,
-        };
+        let wr =
+            SendWr { wr_id, op, flags: SendFlags::SIGNALED, data: SendData::Sges(&sges), ud: None };
         self.qp.post_send(&wr).expect("a posted request");
     }
 
