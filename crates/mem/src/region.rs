@@ -376,3 +376,71 @@ fn word(bytes: &[u8]) -> u64 {
 fn copy<const N: usize>(out: &mut [u8], bytes: [u8; N]) {
     out.copy_from_slice(&bytes);
 }
+
+#[cfg(test)]
+mod litmus;
+
+#[cfg(test)]
+impl Grant<'_> {
+    /// A write without the order that `write_at` keeps: what the litmus test must catch.
+    fn write_plain(&self, data: &[u8]) {
+        let to = self.at(0, data.len());
+        // SAFETY: as in `write_at`.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PD: PdId = PdId(3);
+
+    fn register(table: &MemTable, addr: usize, len: u64) -> Result<MrInfo, MemError> {
+        // SAFETY: the memory the tests register outlives the table; refused calls touch none.
+        unsafe { table.reg_user_mr(PD, addr, len, 0x1000, Access::LOCAL_WRITE) }
+    }
+
+    #[test]
+    fn user_memory_is_reached_through_its_key() {
+        let mut memory = [7u8; 64];
+        let addr = (&raw mut memory).expose_provenance();
+        let table = MemTable::new(1, 16);
+        let mr = register(&table, addr + 8, 48).unwrap();
+        assert_eq!((mr.addr, mr.len, mr.iova), (addr + 8, 48, 0x1000));
+        assert_eq!(table.query(mr.lkey), Some(mr));
+
+        let grant = table.grant(mr.lkey, 0x1001, 4, Access::LOCAL_WRITE, PD).unwrap();
+        grant.write_at(0, b"ABCD");
+        drop(grant);
+        table.dereg_mr(mr.lkey).unwrap();
+        assert_eq!(&memory[8..14], b"\x07ABCD\x07");
+    }
+
+    #[test]
+    fn impossible_user_memory_is_refused() {
+        let table = MemTable::new(1, 16);
+        let invalid = |addr: usize, len| Err(MemError::InvalidLength { addr: addr as u64, len });
+        for (addr, len) in [(0x1000, 0), (usize::MAX - 8, 9), (0x1000, u64::MAX), (8, 1 << 63)] {
+            assert_eq!(register(&table, addr, len), invalid(addr, len));
+        }
+        assert_eq!(register(&table, 0, 1), Err(MemError::Fault));
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn the_last_store_holds_the_last_byte_and_an_aligned_word_is_one_store() {
+        for to in 64..80usize {
+            for len in 1..40usize {
+                let size = last_store(to, len);
+                assert!(size <= len && (to + len).is_multiple_of(size), "{to} {len} {size}");
+                let larger = size * 2;
+                let could_be_larger = larger <= len.min(8) && (to + len).is_multiple_of(larger);
+                assert!(!could_be_larger, "{to} {len} {size}");
+            }
+            for word in [2, 4, 8usize] {
+                assert!(!to.is_multiple_of(word) || last_store(to, word) == word);
+            }
+        }
+    }
+}

@@ -148,3 +148,84 @@ fn mix(x: u64) -> u64 {
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn keys_have_their_index_in_the_middle_and_are_never_below_256() {
+        for (max_mr, index_bits) in [(1, 14), (16_383, 14), (16_384, 15), (1 << 20, 21)] {
+            let mut stags = Stags::new(7, max_mr);
+            for _ in 0..max_mr.min(5000) {
+                let cursor = stags.cursor;
+                let key = stags.create_stag().unwrap();
+                assert!(key >= 256, "{key:#x}");
+                let index = key >> 8 & ((1 << index_bits) - 1);
+                assert_eq!(index, stags.layout.index(key));
+                assert!(index == cursor || index == 1, "index {index} after cursor {cursor}");
+            }
+        }
+    }
+
+    #[test]
+    fn live_keys_differ_and_run_out_at_the_limit() {
+        let max_mr = 40_000;
+        let mut stags = Stags::new(7, max_mr);
+        let keys: Vec<u32> = (0..max_mr).map(|_| stags.create_stag().unwrap()).collect();
+        let indices: HashSet<u32> = keys.iter().map(|key| stags.layout.index(*key)).collect();
+        assert_eq!(indices.len(), keys.len());
+        assert!(indices.iter().all(|index| (1..=max_mr).contains(index)));
+        assert_eq!(stags.create_stag(), Err(MemError::NoKeys { max_mr }));
+
+        stags.free_stag(keys[1234]);
+        let key = stags.create_stag().unwrap();
+        assert_eq!(stags.layout.index(key), stags.layout.index(keys[1234]));
+        assert_ne!(key, keys[1234]);
+        assert_eq!(stags.live(), max_mr);
+    }
+
+    #[test]
+    fn a_freed_key_does_not_come_back_for_many_laps() {
+        let mut stags = Stags::new(7, 3);
+        let mut last_use = [0; 4];
+        let mut keys = HashSet::new();
+        for turn in 1..=600_000 {
+            let key = stags.create_stag().unwrap();
+            assert!(keys.insert(key), "{key:#x} again in turn {turn}");
+            let last = &mut last_use[stags.layout.index(key) as usize];
+            assert!(*last == 0 || turn - *last >= 3, "index reused at once");
+            *last = turn;
+            stags.free_stag(key);
+        }
+    }
+
+    #[test]
+    fn registering_and_freeing_for_ever_uses_few_indices() {
+        let mut stags = Stags::new(7, MAX_KEYS);
+        for _ in 0..100_000 {
+            let key = stags.create_stag().unwrap();
+            assert!(stags.layout.index(key) < 1 << MIN_INDEX_BITS);
+            stags.free_stag(key);
+        }
+    }
+
+    #[test]
+    fn the_seed_decides_the_keys() {
+        let keys = |seed| {
+            let mut stags = Stags::new(seed, 1000);
+            std::array::from_fn::<u32, 100, _>(|_| stags.create_stag().unwrap())
+        };
+        assert_eq!(keys(1), keys(1));
+        let random = |key: u32| (key >> 22, key & 0xff);
+        let same = keys(1).into_iter().zip(keys(2)).filter(|(a, b)| random(*a) == random(*b));
+        assert!(same.count() <= 1);
+    }
+
+    #[test]
+    fn a_table_of_no_keys_has_none() {
+        assert_eq!(Stags::new(7, 0).create_stag(), Err(MemError::NoKeys { max_mr: 0 }));
+    }
+}
