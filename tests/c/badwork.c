@@ -8,22 +8,18 @@
  * Exit status: enum outcome of common.h.
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <getopt.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "checks.h"
 
-#define AREA 8192 /* a page of it is registered, the next one is not */
+#define SPAN 8192 /* a page of it is registered, the next one is not */
 #define REGISTERED 4096
 #define FILL 0x5a
 #define SETTLE_S 5.0
 
-struct bench {
+struct rig {
 	struct device device;
 	struct ibv_pd *other_pd;
 	uint8_t *source, *target;
@@ -44,11 +40,11 @@ struct expectation {
 
 static uint8_t *area(void)
 {
-	uint8_t *p = mmap(NULL, AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *p = mmap(NULL, SPAN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (p == MAP_FAILED)
 		fail_verb("mmap");
-	memset(p, FILL, AREA);
+	memset(p, FILL, SPAN);
 	return p;
 }
 
@@ -61,7 +57,7 @@ static struct ibv_mr *must_register(struct ibv_pd *pd, void *at, size_t size, in
 	return mr;
 }
 
-static struct ibv_sge source_sge(const struct bench *b, uint32_t length)
+static struct ibv_sge source_sge(const struct rig *b, uint32_t length)
 {
 	return (struct ibv_sge){ .addr = (uintptr_t)b->source, .length = length,
 				 .lkey = b->source_mr->lkey };
@@ -125,7 +121,7 @@ static void expect_receiver(struct pair *p, const struct expectation *e)
 }
 
 /* A connected queue pair stops at the first failure; what is posted later is flushed. */
-static void expect_stopped(const struct bench *b, struct pair *p, const char *name)
+static void expect_stopped(const struct rig *b, struct pair *p, const char *name)
 {
 	struct ibv_sge sge = source_sge(b, 8);
 	struct ibv_send_wr wr = plain_send(&sge), *bad;
@@ -161,7 +157,7 @@ static bool event_arrives(struct ibv_context *context, struct ibv_qp *qp, enum i
 	return false;
 }
 
-static void expect_access_event(const struct bench *b, struct pair *p, const char *name)
+static void expect_access_event(const struct rig *b, struct pair *p, const char *name)
 {
 	check(event_arrives(b->device.context, p->qp[1], IBV_EVENT_QP_ACCESS_ERR),
 	      "%s: IBV_EVENT_QP_ACCESS_ERR at the receiver", name);
@@ -169,19 +165,19 @@ static void expect_access_event(const struct bench *b, struct pair *p, const cha
 	      qp_state(p->qp[1]));
 }
 
-static void expect_untouched(struct bench *b, const char *name)
+static void expect_untouched(struct rig *b, const char *name)
 {
-	for (size_t i = 0; i < AREA; i++)
+	for (size_t i = 0; i < SPAN; i++)
 		if (b->target[i] != FILL) {
 			check(false, "%s: target byte %zu is 0x%02x", name, i, b->target[i]);
-			memset(b->target, FILL, AREA);
+			memset(b->target, FILL, SPAN);
 			return;
 		}
 	check(true, "%s: the target is untouched", name);
 }
 
 /* Posts wr on side 0 of the pair, checks all it leads to, closes the pair. */
-static void try_wr(struct bench *b, struct pair p, struct ibv_send_wr wr, struct expectation e)
+static void try_wr(struct rig *b, struct pair p, struct ibv_send_wr wr, struct expectation e)
 {
 	struct ibv_send_wr *bad;
 	int error = ibv_post_send(p.qp[0], &wr, &bad);
@@ -199,7 +195,7 @@ static void try_wr(struct bench *b, struct pair p, struct ibv_send_wr wr, struct
 	pair_close(&p);
 }
 
-static void local_faults(struct bench *b)
+static void local_faults(struct rig *b)
 {
 	struct ibv_mr *foreign = must_register(b->other_pd, b->source, REGISTERED, IBV_ACCESS_LOCAL_WRITE);
 	struct ibv_mr *readable = must_register(b->device.pd, b->source, REGISTERED, 0);
@@ -240,7 +236,7 @@ static void local_faults(struct bench *b)
 	ibv_dereg_mr(readable);
 }
 
-static void remote_key_faults(struct bench *b)
+static void remote_key_faults(struct rig *b)
 {
 	struct ibv_mr *foreign = must_register(b->other_pd, b->target, REGISTERED, all_access);
 	struct ibv_mr *gone = must_register(b->device.pd, b->target, REGISTERED, all_access);
@@ -273,7 +269,17 @@ static void remote_key_faults(struct bench *b)
 	ibv_dereg_mr(foreign);
 }
 
-static void remote_right_faults(struct bench *b)
+static void length_faults(struct rig *b)
+{
+	struct ibv_sge sge = source_sge(b, 16);
+	struct expectation e = { .name = "FETCH_ADD of 16 bytes", .sender = IBV_WC_LOC_LEN_ERR,
+				 .also_sender = IBV_WC_LOC_QP_OP_ERR, .receiver = NO_COMPLETION,
+				 .post_may_refuse = EINVAL };
+
+	try_wr(b, pair_rc(&b->device), atomic(&sge, (uintptr_t)b->target, b->target_mr->rkey), e);
+}
+
+static void remote_right_faults(struct rig *b)
 {
 	struct ibv_mr *closed = must_register(b->device.pd, b->target, REGISTERED, IBV_ACCESS_LOCAL_WRITE);
 	struct expectation e = { .sender = IBV_WC_REM_ACCESS_ERR, .also_sender = IBV_WC_REM_ACCESS_ERR,
@@ -305,7 +311,7 @@ static void remote_right_faults(struct bench *b)
 	ibv_dereg_mr(closed);
 }
 
-static void receive_faults(struct bench *b)
+static void receive_faults(struct rig *b)
 {
 	struct ibv_sge sge = source_sge(b, 64);
 	struct expectation bad_key = { .name = "SEND into a receive with a bad key",
@@ -327,7 +333,7 @@ static void receive_faults(struct bench *b)
 	try_wr(b, p, plain_send(&sge), too_long);
 }
 
-static void retry_faults(struct bench *b)
+static void retry_faults(struct rig *b)
 {
 	struct pair_options options = { .type = IBV_QPT_RC, .access = { all_access, all_access },
 					.timing = { .timeout = 14, .retry_count = 1, .rnr_retry = 0 } };
@@ -347,7 +353,7 @@ static void retry_faults(struct bench *b)
 }
 
 /* A datagram with a wrong Q_Key vanishes; the sender's completion is good. */
-static void datagram_faults(struct bench *b)
+static void datagram_faults(struct rig *b)
 {
 	struct pair p = pair_open(&b->device, (struct pair_options){ .type = IBV_QPT_UD });
 	struct ibv_sge sge = source_sge(b, 64);
@@ -367,12 +373,12 @@ static void datagram_faults(struct bench *b)
 	check_errno("post of a datagram", 0, ibv_post_send(p.qp[0], &wr, &bad));
 	check(poll_within(p.cq[1], &wc, deadline_in(SETTLE_S)) && wc.status == IBV_WC_SUCCESS,
 	      "right Q_Key: it arrives");
-	memset(b->target, FILL, AREA);
+	memset(b->target, FILL, SPAN);
 	pair_close(&p);
 }
 
 /* After a failure on one side, posted receives of the other come back flushed on its way to ERR. */
-static void flush_on_error(struct bench *b)
+static void flush_on_error(struct rig *b)
 {
 	struct pair p = pair_rc(&b->device);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
@@ -388,7 +394,7 @@ static void flush_on_error(struct bench *b)
 	pair_close(&p);
 }
 
-static void still_works(struct bench *b)
+static void still_works(struct rig *b)
 {
 	struct pair p = pair_rc(&b->device);
 	struct ibv_sge sge = source_sge(b, 64);
@@ -406,24 +412,8 @@ static void still_works(struct bench *b)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "device", 1, NULL, 'd' }, { "gid", 1, NULL, 'g' }, { "ipv6", 0, NULL, '6' },
-		{ NULL, 0, NULL, 0 },
-	};
-	const char *device = NULL;
-	enum family family = FAMILY_IPV4;
-	int gid_index = -1, option;
-	struct bench b = { .source = NULL };
+	struct rig b = { .device = bench_open("badwork", argc, argv).device };
 
-	program_name = "badwork";
-	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
-		switch (option) {
-		case 'd': device = optarg; break;
-		case 'g': gid_index = atoi(optarg); break;
-		case '6': family = FAMILY_IPV6; break;
-		default: return OUTCOME_USAGE;
-		}
-	b.device = open_device(device, gid_index, family);
 	b.other_pd = ibv_alloc_pd(b.device.context);
 	b.source = area();
 	b.target = area();
@@ -432,6 +422,7 @@ int main(int argc, char **argv)
 	local_faults(&b);
 	remote_key_faults(&b);
 	remote_right_faults(&b);
+	length_faults(&b);
 	receive_faults(&b);
 	retry_faults(&b);
 	datagram_faults(&b);

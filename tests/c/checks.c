@@ -1,6 +1,7 @@
 #include "checks.h"
 
 #include <errno.h>
+#include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,4 +127,65 @@ enum ibv_qp_state qp_state(struct ibv_qp *qp)
 	if ((errno = ibv_query_qp(qp, &attr, IBV_QP_STATE, &init)))
 		fail_verb("ibv_query_qp");
 	return attr.qp_state;
+}
+
+struct bench bench_open(const char *name, int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "device", 1, NULL, 'd' }, { "gid", 1, NULL, 'g' }, { "ipv6", 0, NULL, '6' },
+		{ "null", 0, NULL, 'n' },   { NULL, 0, NULL, 0 },
+	};
+	const char *device = NULL;
+	enum family family = FAMILY_IPV4;
+	int gid_index = -1, option;
+	struct bench b = { .null = false };
+
+	program_name = name;
+	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
+		switch (option) {
+		case 'd': device = optarg; break;
+		case 'g': gid_index = atoi(optarg); break;
+		case '6': family = FAMILY_IPV6; break;
+		case 'n': b.null = true; break;
+		default: exit(OUTCOME_USAGE);
+		}
+	b.device = open_device(device, gid_index, family);
+	b.area = aligned_alloc(AREA, AREA);
+	b.cq = ibv_create_cq(b.device.context, 32, NULL, NULL, 0);
+	b.mr = ibv_reg_mr(b.device.pd, b.area, AREA, all_access);
+	if (!b.cq || !b.mr)
+		fail_verb("cannot set up a completion queue and a region");
+	return b;
+}
+
+struct ibv_qp *bench_qp(struct bench *b, enum ibv_qp_type type, struct ibv_qp_cap cap)
+{
+	struct ibv_qp_init_attr attr = { .send_cq = b->cq, .recv_cq = b->cq, .qp_type = type, .cap = cap };
+
+	errno = 0;
+	return ibv_create_qp(b->device.pd, &attr);
+}
+
+struct ibv_sge bench_sge(const struct bench *b, uint32_t length)
+{
+	return (struct ibv_sge){ .addr = (uintptr_t)b->area, .length = length, .lkey = b->mr->lkey };
+}
+
+void bench_still_works(struct bench *b)
+{
+	struct pair p = pair_rc(&b->device);
+	struct ibv_sge from = bench_sge(b, 64), to = from;
+	struct ibv_recv_wr receive = { .sg_list = &to, .num_sge = 1 }, *bad_receive;
+	struct ibv_send_wr send = { .opcode = IBV_WR_SEND, .sg_list = &from, .num_sge = 1 }, *bad_send;
+	struct ibv_wc wc = { .status = IBV_WC_GENERAL_ERR };
+
+	to.addr += 1024;
+	for (int i = 0; i < 64; i++)
+		b->area[i] = (uint8_t)(i * 7 + 1);
+	check_errno("a good receive", 0, ibv_post_recv(p.qp[1], &receive, &bad_receive));
+	check_errno("a good send", 0, ibv_post_send(p.qp[0], &send, &bad_send));
+	poll_within(p.cq[1], &wc, deadline_in(5));
+	check(wc.status == IBV_WC_SUCCESS && !memcmp(b->area, b->area + 1024, 64), "a good message: %s",
+	      ibv_wc_status_str(wc.status));
+	pair_close(&p);
 }

@@ -42,4 +42,23 @@ struct pair pair_rc(struct device *device);
 void pair_close(struct pair *pair);
 enum ibv_qp_state qp_state(struct ibv_qp *qp);
 
+#define AREA 4096
+
+/* A device with a completion queue and one registered page. */
+struct bench {
+	struct device device;
+	struct ibv_cq *cq;
+	uint8_t *area;
+	struct ibv_mr *mr;
+	bool null; /* --null */
+};
+
+/* Takes --device NAME, --gid INDEX, --ipv6 and --null. */
+struct bench bench_open(const char *name, int argc, char **argv);
+struct ibv_qp *bench_qp(struct bench *bench, enum ibv_qp_type type, struct ibv_qp_cap cap);
+/* The first bytes of the page. */
+struct ibv_sge bench_sge(const struct bench *bench, uint32_t length);
+/* After all that was refused, a good message still goes through. */
+void bench_still_works(struct bench *bench);
+
 #endif
