@@ -11,7 +11,7 @@
  *          device anew and uses it, or touches what it inherited
  *   --fork-init   calls ibv_fork_init first
  *
- * Prints "chatting" once messages flow, and a line with the number of rounds
+ * Prints its queue pair's number, "chatting" once messages flow, and a line with the number of rounds
  * at the end. Exit status: enum outcome of common.h; OUTCOME_COMPLETION with
  * the status in the message when the other process is gone.
  */
@@ -60,6 +60,8 @@ static void open_qp(struct chat *c)
 	if (!c->qp)
 		fail_verb("cannot create a completion queue and a queue pair");
 	mine.qpn = c->qp->qp_num;
+	printf("qpn %u\n", mine.qpn);
+	fflush(stdout);
 	qp_to_init(c->qp, IBV_QPT_RC, all_access);
 	side_send(c->side, &mine, sizeof mine);
 	side_recv(c->side, &theirs, sizeof theirs, deadline_in(WAIT_S));
@@ -255,9 +257,14 @@ static void run_server(struct chat *c)
 	char token;
 
 	for (;;) {
-		while (!ibv_poll_cq(c->cq, 1, &wc))
-			if (recv(c->side, &token, 1, MSG_DONTWAIT) >= 0)
+		while (!ibv_poll_cq(c->cq, 1, &wc)) {
+			ssize_t told = recv(c->side, &token, 1, MSG_DONTWAIT);
+
+			if (told == 1)
 				goto done;
+			if (told == 0)
+				fail(OUTCOME_PEER, "the client is gone");
+		}
 		if (wc.status != IBV_WC_SUCCESS)
 			fail(OUTCOME_COMPLETION, "%s", ibv_wc_status_str(wc.status));
 		if (wc.opcode != IBV_WC_RECV)
