@@ -32,7 +32,9 @@ const ROUND_NS: u64 = 25_000_000;
 const RESEND_NS: u64 = 3_000_000;
 /// The shortest and the longest time between two attempts of one member.
 const MIN_INTERVAL_NS: u64 = 3_000_000;
-const MAX_INTERVAL_NS: u64 = 1_000_000_000;
+const MAX_INTERVAL_NS: u64 = 100_000_000;
+/// After this long without an attempt the next ones may follow closely again.
+const CALM_NS: u64 = 1_000_000_000;
 /// Rounds begun in a row because the one before was incomplete.
 const MAX_RETRIES: u32 = 4;
 
@@ -219,7 +221,7 @@ impl Steering {
 
     /// Attempts in quick succession grow apart.
     fn note_attempt(&mut self, now_ns: u64) {
-        let calm = now_ns.saturating_sub(self.repaired_ns) > MAX_INTERVAL_NS;
+        let calm = now_ns.saturating_sub(self.repaired_ns) > CALM_NS;
         let doubled = (self.interval_ns * 2).min(MAX_INTERVAL_NS);
         self.interval_ns = if calm { MIN_INTERVAL_NS } else { doubled };
         self.repaired_ns = now_ns;
