@@ -128,7 +128,7 @@ impl Steering {
 
     /// Answers a batch that is a probe. `false`: it is none, and traffic.
     pub fn take_probe(&self, data: &[u8], meta: &RecvMeta, slot: &Slot) -> io::Result<bool> {
-        // Only a local sender can have the receiver's own address: the kernel drops it from outside.
+        // From outside the kernel takes nothing that claims to come from the receiver's address.
         let Some(probe) = Probe::parse(data).filter(|_| meta.src.ip() == self.group.ip()) else {
             return Ok(false);
         };
