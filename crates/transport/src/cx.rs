@@ -64,16 +64,28 @@ impl Cx {
     /// always does.
     pub(crate) fn has_room_for_reads(&self, bytes: u32) -> bool {
         let total = self.reads_in_flight.saturating_add(bytes);
-        self.reads_in_flight == 0 || total <= self.config.recv_window
+        self.reads_in_flight == 0 || total <= self.config.recv_window / 2
+    }
+
+    /// Lists a queue pair as waiting for that room.
+    pub(crate) fn wait_for_reads(&mut self, index: u16) {
+        if self.read_waiters.back() != Some(&index) {
+            self.read_waiters.push_back(index);
+        }
     }
 
     /// Gives back room for READ responses and wakes who waits for it.
     pub(crate) fn release_reads(&mut self, bytes: u32) {
         self.reads_in_flight = self.reads_in_flight.saturating_sub(bytes);
-        if bytes > 0 {
-            while let Some(index) = self.read_waiters.pop_front() {
-                self.ready.push(index);
-            }
+        let room = (self.config.recv_window / 2).saturating_sub(self.reads_in_flight);
+        let count = match (self.reads_in_flight, room) {
+            // Nothing is on its way that would wake the others later.
+            (0, _) => self.read_waiters.len(),
+            (_, 0) => 0,
+            (_, room) => self.read_waiters.len().min(room as usize / 1024 + 1),
+        };
+        for index in self.read_waiters.drain(..count) {
+            self.ready.push(index);
         }
     }
 }
