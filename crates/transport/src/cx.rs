@@ -30,7 +30,7 @@ pub(crate) struct Cx {
     /// Bytes of READ responses that were asked for and have not arrived.
     pub(crate) reads_in_flight: u32,
     /// Queue pairs that wait for room in `reads_in_flight`.
-    pub(crate) read_waiters: VecDeque<u16>,
+    pub(crate) read_waiters: ReadyList,
 }
 
 impl Cx {
@@ -67,13 +67,6 @@ impl Cx {
         self.reads_in_flight == 0 || total <= self.config.recv_window / 2
     }
 
-    /// Lists a queue pair as waiting for that room.
-    pub(crate) fn wait_for_reads(&mut self, index: u16) {
-        if self.read_waiters.back() != Some(&index) {
-            self.read_waiters.push_back(index);
-        }
-    }
-
     /// Gives back room for READ responses and wakes who waits for it.
     pub(crate) fn release_reads(&mut self, bytes: u32) {
         self.reads_in_flight = self.reads_in_flight.saturating_sub(bytes);
@@ -84,8 +77,6 @@ impl Cx {
             (_, 0) => 0,
             (_, room) => self.read_waiters.len().min(room as usize / 1024 + 1),
         };
-        for index in self.read_waiters.drain(..count) {
-            self.ready.push(index);
-        }
+        self.read_waiters.move_to(&mut self.ready, count);
     }
 }

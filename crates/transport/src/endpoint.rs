@@ -151,7 +151,7 @@ impl Endpoint {
                 peers: Peers::default(),
                 locals: Locals::default(),
                 reads_in_flight: 0,
-                read_waiters: VecDeque::new(),
+                read_waiters: ReadyList::default(),
             },
         }
     }
@@ -366,7 +366,7 @@ impl Endpoint {
         self.cx.now = now;
         let mut batch = Batch::new(buf);
         self.fill_control(&mut batch);
-        while let Some(index) = self.cx.ready.front() {
+        while let Some(index) = self.next_ready() {
             let before = batch.count();
             let fill = match self.qps.at_mut(index) {
                 Some(qp) => fill(qp, &mut self.cx, &mut batch),
@@ -388,6 +388,12 @@ impl Endpoint {
         let transmit = batch.finish()?;
         self.count_out(&transmit, segments);
         Some(transmit)
+    }
+
+    fn next_ready(&mut self) -> Option<u16> {
+        let Cx { peers, ready, .. } = &mut self.cx;
+        while ready.front().is_none() && peers.wake_more(ready) {}
+        ready.front()
     }
 
     /// A probe or echo travels alone.

@@ -4,8 +4,8 @@
 //! buffer. Reliable traffic is clocked by acknowledgements; datagrams and unreliable messages by
 //! probes that a peer of our kind echoes (see [`irdma_wire::ctl`]), or by time where no echo comes.
 //!
-//! No wake-up is lost: a queue pair waits only while something is in flight whose end wakes it,
-//! or while a probe or a period is timed.
+//! No wake-up is lost: a queue pair waits only while the window is full and an acknowledgement was
+//! asked for, or while a probe or a period is timed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -46,22 +46,19 @@ pub(crate) struct Peer {
     cap: u32,
     losses_count_from: Instant,
     /// Queue pairs that wait for the reliable window, longest first.
-    waiters: VecDeque<u16>,
+    waiters: ReadyList,
+    /// Listed among those that have room and waiters.
+    roomy: bool,
     datagrams: Datagrams,
 }
 
 impl Peer {
-    /// Wakes as many as there may be room for, all of them when nothing is left to wake them.
+    /// Wakes as many as there may be room for.
     fn wake(&mut self, ready: &mut ReadyList) {
         let room = self.window.saturating_sub(self.in_flight);
-        let count = match (self.in_flight, room) {
-            (0, _) => self.waiters.len(),
-            (_, 0) => 0,
-            (_, room) => self.waiters.len().min(room as usize / 1024 + 1),
-        };
-        for index in self.waiters.drain(..count) {
-            ready.push(index);
-        }
+        let count = (room as usize).div_ceil(1024).min(self.waiters.len());
+        self.waiters.move_to(ready, count);
+        self.roomy = count > 0 && self.waiters.len() > 0;
     }
 
     /// Acknowledged bytes open a window that was used: doubling each round below the threshold,
@@ -82,6 +79,8 @@ pub(crate) struct Peers {
     peers: Vec<Peer>,
     /// Peers that a probe is to be sent to.
     probes: VecDeque<PeerId>,
+    /// Peers whose woken queue pairs may not have used all the room.
+    roomy: VecDeque<PeerId>,
 }
 
 impl Peers {
@@ -102,7 +101,8 @@ impl Peers {
             threshold: config.max_window,
             cap: config.max_window,
             losses_count_from: Instant::ZERO,
-            waiters: VecDeque::new(),
+            waiters: ReadyList::default(),
+            roomy: false,
             datagrams: Datagrams::new(config.initial_window, route.dst.is_multicast()),
         });
         id
@@ -123,16 +123,15 @@ impl Peers {
 
     /// Takes `bytes` of the reliable window, or lists `index` as waiting.
     ///
-    /// A queue pair that is `idle`, with nothing in flight, may go over the window up to twice
-    /// its size: others may have filled it with what is never acknowledged.
-    pub(crate) fn reserve(&mut self, id: PeerId, bytes: u32, index: u16, idle: bool) -> bool {
+    /// A queue pair that is `stuck`, because no answer to it is on its way, may go over the window
+    /// up to twice its size: otherwise it would depend on others, who may never be answered.
+    pub(crate) fn reserve(&mut self, id: PeerId, bytes: u32, index: u16, stuck: bool) -> bool {
         let peer = self.get(id);
         let total = peer.in_flight.saturating_add(bytes);
-        let limit = if idle { peer.window.saturating_mul(2) } else { peer.window };
+        let limit = if stuck { peer.window.saturating_mul(2) } else { peer.window };
         if peer.in_flight > 0 && total > limit {
-            if peer.waiters.back() != Some(&index) {
-                peer.waiters.push_back(index);
-            }
+            peer.roomy = false;
+            peer.waiters.push(index);
             return false;
         }
         peer.in_flight = total;
@@ -155,7 +154,28 @@ impl Peers {
             peer.grow(bytes);
         }
         peer.in_flight = peer.in_flight.saturating_sub(bytes);
+        self.wake(id, ready);
+    }
+
+    fn wake(&mut self, id: PeerId, ready: &mut ReadyList) {
+        let peer = self.get(id);
+        let listed = peer.roomy;
         peer.wake(ready);
+        if peer.roomy && !listed {
+            self.roomy.push_back(id);
+        }
+    }
+
+    /// Nobody else has anything to send: wakes those that were not woken because others, who then
+    /// had nothing to send, came first. Whether there are any.
+    pub(crate) fn wake_more(&mut self, ready: &mut ReadyList) -> bool {
+        while let Some(id) = self.roomy.pop_front() {
+            if std::mem::take(&mut self.get(id).roomy) {
+                self.wake(id, ready);
+                return true;
+            }
+        }
+        false
     }
 
     /// A packet was lost: halve the window, once for all that was lost together.
@@ -220,7 +240,7 @@ impl Peers {
         peer.cap = share;
         peer.window = peer.window.min(share);
         peer.threshold = peer.threshold.max(peer.window);
-        peer.wake(ready);
+        self.wake(id, ready);
         if probe {
             self.probes.push_back(id);
         }

@@ -3,8 +3,6 @@
 //! A receiver of our kind echoes probes; an echo says that all sent before its probe has been
 //! taken out of the buffer. A receiver that never echoes is sent a window each millisecond.
 
-use std::collections::VecDeque;
-
 use crate::ready::ReadyList;
 use crate::time::Instant;
 
@@ -48,7 +46,7 @@ pub(crate) struct Datagrams {
     sent: u64,
     probed: u64,
     echoed: u64,
-    waiters: VecDeque<u16>,
+    waiters: ReadyList,
     /// A probe is to be sent.
     probe_due: bool,
     /// When the newest probe, or the period of a mute receiver, is over.
@@ -65,7 +63,7 @@ impl Datagrams {
             sent: 0,
             probed: 0,
             echoed: 0,
-            waiters: VecDeque::new(),
+            waiters: ReadyList::default(),
             probe_due: false,
             deadline: None,
             unanswered: 0,
@@ -94,9 +92,7 @@ impl Datagrams {
     pub(crate) fn reserve(&mut self, bytes: u32, index: u16, now: Instant) -> Verdict {
         let waiting = self.sent - self.echoed;
         if waiting > 0 && waiting + u64::from(bytes) > self.window {
-            if self.waiters.back() != Some(&index) {
-                self.waiters.push_back(index);
-            }
+            self.waiters.push(index);
             return self.wait(now);
         }
         self.sent += u64::from(bytes);
@@ -143,16 +139,14 @@ impl Datagrams {
         }
         self.wake(ready);
         // Those left need another echo: who was woken may have nothing to send any more.
-        Some(!self.waiters.is_empty() && self.deadline.is_none() && self.want_probe())
+        Some(self.waiters.len() > 0 && self.deadline.is_none() && self.want_probe())
     }
 
     /// Wakes as many as there may be room for.
     fn wake(&mut self, ready: &mut ReadyList) {
         let room = self.window.saturating_sub(self.sent - self.echoed);
         let count = self.waiters.len().min(room as usize / 1024 + 1);
-        for index in self.waiters.drain(..count) {
-            ready.push(index);
-        }
+        self.waiters.move_to(ready, count);
     }
 
     /// A deadline may be over: whether to probe, and when to come back.
@@ -183,7 +177,7 @@ impl Datagrams {
         self.echoed = self.sent;
         self.periods = self.periods.wrapping_add(1);
         self.wake(ready);
-        self.deadline = (!self.waiters.is_empty()).then(|| now + MUTE_PERIOD_NS);
+        self.deadline = (self.waiters.len() > 0).then(|| now + MUTE_PERIOD_NS);
         let asks = self.kind == Kind::Mute && self.periods.is_multiple_of(MUTE_PERIODS_PER_PROBE);
         (asks && self.want_probe(), self.deadline)
     }

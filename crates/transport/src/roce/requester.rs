@@ -272,7 +272,7 @@ impl Qp {
         }
         let read_bytes = response_room(asked, mtu);
         if !cx.has_room_for_reads(read_bytes) {
-            cx.wait_for_reads(self.index());
+            cx.read_waiters.push(self.index());
             return Err(Stop::Wait);
         }
         Ok(Plan {
@@ -332,7 +332,8 @@ impl Qp {
         if bytes == 0 {
             return true;
         }
-        if !cx.peers.reserve(path.peer, bytes, index, self.req.in_flight == 0) {
+        let stuck = self.req.unasked >= self.req.in_flight;
+        if !cx.peers.reserve(path.peer, bytes, index, stuck) {
             return false;
         }
         self.req.in_flight += plan.cost;
