@@ -7,8 +7,18 @@ use rustix::process::Signal;
 
 use crate::{Host, Program, Running, paths};
 
-/// Heuristics that take ordinary payload for other protocols.
-const NOT_ROCE: [&str; 2] = ["mellanox_eoib", "rpcordma"];
+/// Guesses of tshark's that take ordinary payload for other protocols.
+const GUESSES: [&str; 9] = [
+    "eth_over_ib",
+    "mellanox_eoib",
+    "rpcrdma_infiniband",
+    "smb_direct_infiniband",
+    "smcr_infiniband",
+    "sdp_infiniband",
+    "lnet_ib",
+    "iser_infiniband",
+    "fc_infiniband",
+];
 
 /// A finished capture file.
 #[derive(Clone, Debug)]
@@ -49,8 +59,8 @@ impl Capture {
     }
 
     fn tshark(&self) -> Program {
-        let quiet = NOT_ROCE.iter().flat_map(|name| ["--disable-protocol", name]);
-        Program::new("tshark").args(["-n", "-r"]).arg(&self.path).args(quiet)
+        let off = GUESSES.iter().flat_map(|name| ["--disable-heuristic", name]);
+        Program::new("tshark").args(["-n", "-r"]).arg(&self.path).args(off)
     }
 
     /// BTH opcodes and how many packets carry each, as tshark sees them.
