@@ -147,11 +147,19 @@ impl Tap {
     /// # Panics
     /// When `tcpdump` does not start.
     pub fn on(host: &Host) -> Self {
+        Self::on_interface(host, &host.netdev)
+    }
+
+    /// Records RoCEv2 packets on any interface of `host`; on `lo` they are those within it.
+    ///
+    /// # Panics
+    /// When `tcpdump` does not start.
+    pub fn on_interface(host: &Host, netdev: &str) -> Self {
         let path = paths::fresh("tap.pcap");
         let mut running = host
             .plain("tcpdump")
             .words("-Z root -U -n -s 0 -B 65536 -i")
-            .args([&host.netdev, "-w"])
+            .args([netdev, "-w"])
             .arg(&path)
             .args(["udp", "port", "4791"])
             .within(std::time::Duration::from_secs(600))
@@ -163,11 +171,16 @@ impl Tap {
     }
 
     /// Ends the recording.
+    ///
+    /// # Panics
+    /// When the kernel could not keep up, or `tcpdump` fails.
     pub fn finish(self) -> Capture {
         // The last packets are in the kernel's buffer for a moment.
         std::thread::sleep(std::time::Duration::from_millis(300));
         self.running.signal(Signal::INT);
-        self.running.finish().expect_success();
+        let done = self.running.finish();
+        done.expect_success();
+        assert!(done.stderr.contains("0 packets dropped by kernel"), "{done}");
         Capture::of(self.path)
     }
 }
