@@ -7,8 +7,18 @@ use rustix::process::Signal;
 
 use crate::{Host, Program, Running, paths};
 
-/// Heuristics that take ordinary payload for other protocols.
-const NOT_ROCE: [&str; 2] = ["mellanox_eoib", "rpcordma"];
+/// Guesses of tshark's that take ordinary payload for other protocols.
+const GUESSES: [&str; 9] = [
+    "eth_over_ib",
+    "mellanox_eoib",
+    "rpcrdma_infiniband",
+    "smb_direct_infiniband",
+    "smcr_infiniband",
+    "sdp_infiniband",
+    "lnet_ib",
+    "iser_infiniband",
+    "fc_infiniband",
+];
 
 /// A finished capture file.
 #[derive(Clone, Debug)]
@@ -49,8 +59,8 @@ impl Capture {
     }
 
     fn tshark(&self) -> Program {
-        let quiet = NOT_ROCE.iter().flat_map(|name| ["--disable-protocol", name]);
-        Program::new("tshark").args(["-n", "-r"]).arg(&self.path).args(quiet)
+        let off = GUESSES.iter().flat_map(|name| ["--disable-heuristic", name]);
+        Program::new("tshark").args(["-n", "-r"]).arg(&self.path).args(off)
     }
 
     /// BTH opcodes and how many packets carry each, as tshark sees them.
@@ -137,11 +147,19 @@ impl Tap {
     /// # Panics
     /// When `tcpdump` does not start.
     pub fn on(host: &Host) -> Self {
+        Self::on_interface(host, &host.netdev)
+    }
+
+    /// Records RoCEv2 packets on any interface of `host`; on `lo` they are those within it.
+    ///
+    /// # Panics
+    /// When `tcpdump` does not start.
+    pub fn on_interface(host: &Host, netdev: &str) -> Self {
         let path = paths::fresh("tap.pcap");
         let mut running = host
             .plain("tcpdump")
             .words("-Z root -U -n -s 0 -B 65536 -i")
-            .args([&host.netdev, "-w"])
+            .args([netdev, "-w"])
             .arg(&path)
             .args(["udp", "port", "4791"])
             .within(std::time::Duration::from_secs(600))
@@ -153,11 +171,16 @@ impl Tap {
     }
 
     /// Ends the recording.
+    ///
+    /// # Panics
+    /// When the kernel could not keep up, or `tcpdump` fails.
     pub fn finish(self) -> Capture {
         // The last packets are in the kernel's buffer for a moment.
         std::thread::sleep(std::time::Duration::from_millis(300));
         self.running.signal(Signal::INT);
-        self.running.finish().expect_success();
+        let done = self.running.finish();
+        done.expect_success();
+        assert!(done.stderr.contains("0 packets dropped by kernel"), "{done}");
         Capture::of(self.path)
     }
 }

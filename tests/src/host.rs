@@ -34,6 +34,8 @@ enum Place {
     Irdma { namespace: String, options: Vec<String>, user: User },
     /// On `rdma_rxe` in the peer.
     Peer(Peer),
+    /// On `irdma run` in a network namespace of the peer.
+    IrdmaInPeer { peer: Peer, namespace: String },
 }
 
 /// Who runs the programs.
@@ -73,15 +75,28 @@ impl Host {
         Self { place: Place::Peer(peer), netdev: "eth0".into(), v4, v6 }
     }
 
+    /// Programs run on `irdma run` in this namespace of the peer, where the kernel has more kinds
+    /// of interfaces.
+    pub fn irdma_in_peer(
+        peer: Peer,
+        namespace: &str,
+        netdev: &str,
+        v4: Ipv4Addr,
+        v6: Ipv6Addr,
+    ) -> Self {
+        let place = Place::IrdmaInPeer { peer, namespace: namespace.into() };
+        Self { place, netdev: netdev.into(), v4, v6 }
+    }
+
     /// The same host, with more options for `irdma run`.
     ///
     /// # Panics
-    /// On the peer, which has no `irdma run`.
+    /// In the peer.
     pub fn with_options(&self, more: &[&str]) -> Self {
         let mut host = self.clone();
         match &mut host.place {
             Place::Irdma { options, .. } => options.extend(more.iter().map(|&o| o.to_owned())),
-            Place::Peer(_) => panic!("the peer has no options"),
+            _ => panic!("only hosts on this machine take options"),
         }
         host
     }
@@ -89,17 +104,17 @@ impl Host {
     /// The same host, its programs run by a user without any right.
     ///
     /// # Panics
-    /// On the peer.
+    /// In the peer.
     pub fn unprivileged(&self) -> Self {
         let mut host = self.clone();
         match &mut host.place {
             Place::Irdma { user, .. } => *user = User::Nobody,
-            Place::Peer(_) => panic!("the peer's programs run as root"),
+            _ => panic!("the peer's programs run as root"),
         }
         host
     }
 
-    /// True for the peer.
+    /// True for the kernel's device in the peer.
     pub fn is_peer(&self) -> bool {
         matches!(self.place, Place::Peer(_))
     }
@@ -115,8 +130,8 @@ impl Host {
     /// The name of its device.
     pub fn device(&self) -> String {
         match self.place {
-            Place::Irdma { .. } => format!("roce_{}", self.netdev),
             Place::Peer(_) => "rxe0".into(),
+            _ => format!("roce_{}", self.netdev),
         }
     }
 
@@ -137,23 +152,31 @@ impl Host {
                 self.inside(run)
             }
             Place::Peer(_) => self.plain(name),
+            Place::IrdmaInPeer { .. } => {
+                let command = paths::irdma_for_peer();
+                self.plain(&command.to_string_lossy()).args(["run", "--", name])
+            }
         }
     }
 
     /// A C program of the tests, on the host's RDMA device.
     pub fn c_program(&self, name: &str) -> Program {
-        self.program(&paths::c_program(name).to_string_lossy())
+        let path = match &self.place {
+            Place::Irdma { user: User::Nobody, .. } => paths::c_program_for_everyone(name),
+            _ => paths::c_program(name),
+        };
+        self.program(&path.to_string_lossy())
     }
 
     /// The `irdma` command itself.
     ///
     /// # Panics
-    /// On the peer.
+    /// In the peer.
     pub fn command(&self) -> Program {
         match &self.place {
             Place::Irdma { user: User::Root, .. } => self.inside(Program::new(paths::irdma())),
             Place::Irdma { .. } => self.inside(Program::new(paths::irdma_for_everyone())),
-            Place::Peer(_) => panic!("the peer does not run the command"),
+            _ => panic!("the peer does not run the command"),
         }
     }
 
@@ -162,6 +185,9 @@ impl Host {
         match &self.place {
             Place::Irdma { .. } => self.inside(Program::new(name)),
             Place::Peer(peer) => peer.program(name),
+            Place::IrdmaInPeer { peer, namespace } => {
+                peer.program("ip").args(["netns", "exec", namespace, name])
+            }
         }
     }
 

@@ -59,6 +59,33 @@ impl Lan {
         Self { hosts: vec![ours, Host::peer(peer)], namespaces: Vec::new() }
     }
 
+    /// Two hosts inside the peer, on a VLAN of the cable between them. They run the library under
+    /// test; the peer's kernel only lends its VLAN interfaces.
+    ///
+    /// # Panics
+    /// When the peer does not boot, or its kernel refuses the interfaces.
+    pub fn two_hosts_on_a_vlan() -> Self {
+        let peer = Peer::take();
+        let cable = "ip netns del va; ip netns del vb; set -e; ip netns add va; ip netns add vb; \
+                     ip link add eth0 netns va type veth peer name eth0 netns vb";
+        let end = |namespace: &str, host: u8| {
+            let ip = format!("ip -n {namespace}");
+            format!(
+                "{ip} link set lo up; {ip} link set eth0 up; \
+                 {ip} link add link eth0 name eth0.5 type vlan id 5; {ip} link set eth0.5 up; \
+                 {ip} addr add {}/24 dev eth0.5; {ip} addr add {}/64 dev eth0.5 nodad",
+                v4(host),
+                v6(host)
+            )
+        };
+        let script = format!("{cable}; {}; {}", end("va", 1), end("vb", 2));
+        peer.program("sh").args(["-c", &script]).run().expect_success();
+        let host = |namespace: &str, number: u8| {
+            Host::irdma_in_peer(peer.clone(), namespace, "eth0.5", v4(number), v6(number))
+        };
+        Self { hosts: vec![host("va", 1), host("vb", 2)], namespaces: Vec::new() }
+    }
+
     /// The first host.
     pub fn a(&self) -> &Host {
         &self.hosts[0]

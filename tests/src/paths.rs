@@ -12,7 +12,7 @@ use crate::Program;
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 const C_FLAGS: &str = "-std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror";
 /// Each C program and the files it is made of, besides its own.
-const C_PROGRAMS: [(&str, &[&str]); 7] = [
+const C_PROGRAMS: [(&str, &[&str]); 8] = [
     ("verify", &["session", "step", "active", "passive", "layout", "common"]),
     ("mcast", &["common"]),
     ("chat", &["checks", "common"]),
@@ -20,6 +20,7 @@ const C_PROGRAMS: [(&str, &[&str]); 7] = [
     ("badposts", &["checks", "common"]),
     ("badwork", &["checks", "common"]),
     ("rnr", &["checks", "common"]),
+    ("victim", &["checks", "common"]),
 ];
 
 /// The root of the workspace.
@@ -145,6 +146,20 @@ pub fn c_program(name: &str) -> PathBuf {
         compile(&sources, &program);
     }
     program
+}
+
+/// A copy of a C program that every user may run.
+///
+/// # Panics
+/// When it cannot be copied.
+pub fn c_program_for_everyone(name: &str) -> PathBuf {
+    let from = c_program(name);
+    let folder = env::temp_dir().join("irdma-tests-c");
+    let to = folder.join(from.file_name().expect("a program has a name"));
+    fs::create_dir_all(&folder)
+        .and_then(|()| copy_once(&from, &to))
+        .unwrap_or_else(|e| panic!("cannot copy {name} to {}: {e}", to.display()));
+    to
 }
 
 fn with_headers(sources: &[PathBuf]) -> Vec<PathBuf> {

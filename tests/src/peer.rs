@@ -6,9 +6,7 @@
 use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -137,18 +135,16 @@ fn boot_peer() {
     start_idle_watch();
 }
 
-/// The watch outlives this process.
+/// The watch outlives this process, in a session of its own.
 fn start_idle_watch() {
     let words = peer_vm();
     let script = paths::workspace().join("tests/peer-idle.sh");
-    Command::new(&words[0])
+    let detached = "setsid \"$@\" </dev/null >/dev/null 2>&1 &";
+    Program::new(&words[0])
         .args(&words[1..3])
+        .args(["sh", "-c", detached, "sh"])
         .arg(script)
         .arg(&words[3])
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("a shell script can be started");
+        .run()
+        .expect_success();
 }
