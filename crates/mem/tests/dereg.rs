@@ -37,6 +37,15 @@ fn deregistration_waits_for_a_grant_and_lets_no_new_one_out() {
     assert!(returned.load(Ordering::Acquire));
 }
 
+/// Tells the other threads to stop, also when a check fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Writers hammer whatever key is current; once a key is deregistered its memory stays as it is.
 #[test]
 fn memory_is_never_written_after_deregistration() {
@@ -56,6 +65,7 @@ fn memory_is_never_written_after_deregistration() {
                 }
             });
         }
+        let _stop = StopOnDrop(&stop);
         for _ in 0..3000 {
             let buffer = Arc::new(Buffer::zeroed(256));
             let key = table.reg_phys_mr(PD, &buffer, 0..256, 0, ACCESS).unwrap().lkey;
@@ -70,7 +80,6 @@ fn memory_is_never_written_after_deregistration() {
                 assert!((0..256).all(|i| buffer.byte(i) == 0), "written after deregistration");
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(writes.load(Ordering::Relaxed) >= 3000);
 }

@@ -11,6 +11,7 @@ pub mod fork;
 pub mod mcast;
 pub mod netdev;
 pub mod slot;
+pub mod steer;
 mod sys;
 #[cfg(test)]
 mod testing;

@@ -116,7 +116,8 @@ mod tests {
                 drop(first);
                 assert!(listed());
                 drop(second);
-                assert!(!listed());
+                // A child that another test starts may hold a copy for an instant.
+                assert!(eventually(Duration::from_secs(1), || !listed()));
             }
         });
     }

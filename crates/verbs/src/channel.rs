@@ -6,15 +6,15 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use irdma_net::wake::EventFd;
 use irdma_transport::{ErrorKind, EventKind, Result, VerbsError};
 
 use crate::context::ContextInner;
 use crate::engine::Engine;
-use crate::handles::{CqInner, QpInner, SrqInner};
-use crate::life::{Alive, Life};
+use crate::handles::CqInner;
+use crate::life::{Alive, Life, Unacked};
 use crate::log::Logged;
 
 /// Events in order, with a descriptor to wait on.
@@ -40,13 +40,17 @@ impl<E> EventQueue<E> {
         self.fd.signal();
     }
 
-    /// Takes the oldest event; `taken` runs before anyone else can see it gone.
-    pub(crate) fn try_pop(&self, taken: impl FnOnce(&E)) -> Option<E> {
+    /// Takes the oldest event that `take` makes something of, dropping those before it; `take`
+    /// runs before anyone else can see the event gone.
+    pub(crate) fn try_pop<T>(&self, take: impl Fn(E) -> Option<T>) -> Option<T> {
         let mut events = self.lock();
-        let event = events.pop_front()?;
-        self.uncount();
-        taken(&event);
-        Some(event)
+        loop {
+            let event = events.pop_front()?;
+            self.uncount();
+            if let Some(taken) = take(event) {
+                return Some(taken);
+            }
+        }
     }
 
     /// Forgets the waiting events of a dying object.
@@ -63,15 +67,15 @@ impl<E> EventQueue<E> {
 
     /// Takes the oldest event, waiting for one as the descriptor's own mode says: EAGAIN with
     /// `O_NONBLOCK`. A waiting caller runs the protocol meanwhile.
-    pub(crate) fn get(&self, engine: &Engine, taken: impl Fn(&E)) -> Result<E> {
+    pub(crate) fn get<T>(&self, engine: &Engine, take: impl Fn(E) -> Option<T>) -> Result<T> {
         loop {
             engine.check_fork()?;
-            if let Some(event) = self.try_pop(&taken) {
-                return Ok(event);
+            if let Some(taken) = self.try_pop(&take) {
+                return Ok(taken);
             }
             if self.is_nonblocking() {
                 engine.progress();
-                return self.try_pop(&taken).ok_or_else(none_waits);
+                return self.try_pop(&take).ok_or_else(none_waits);
             }
             engine.wait_readable(self.fd.as_fd(), &|| !self.lock().is_empty());
         }
@@ -108,7 +112,7 @@ pub struct CompChannel(pub(crate) Arc<CompChannelInner>);
 
 #[derive(Debug)]
 pub(crate) struct CompChannelInner {
-    pub(crate) queue: EventQueue<Arc<CqInner>>,
+    pub(crate) queue: EventQueue<Weak<CqInner>>,
     pub(crate) context: Arc<ContextInner>,
     life: Life,
 }
@@ -133,8 +137,11 @@ impl CompChannel {
     /// EAGAIN if the descriptor is non-blocking and none waits.
     pub fn get_cq_event(&self) -> Result<CqEvent> {
         let engine = &self.0.context.engine;
-        let cq = self.0.queue.get(engine, |cq| cq.unacked_comp.add())?;
-        Ok(CqEvent(Some(cq)))
+        self.0.queue.get(engine, |cq| {
+            let cq = cq.upgrade()?;
+            cq.unacked_comp.add();
+            Some(CqEvent { cookie: cq.cookie(), cq: Some(cq) })
+        })
     }
 
     /// Destroys the channel. EBUSY while completion queues use it.
@@ -166,38 +173,13 @@ pub struct Refused<T> {
     pub error: VerbsError,
 }
 
-/// A completion event; dropping it acknowledges it.
-#[derive(Debug)]
-pub struct CqEvent(Option<Arc<CqInner>>);
+/// What events can be about: an object that counts those handed out.
+pub(crate) trait Subject: fmt::Debug + Send + Sync {
+    /// Kind and cookie.
+    fn source(&self) -> AsyncSource;
 
-impl CqEvent {
-    /// The number given to the completion queue by `set_cookie`.
-    pub fn cookie(&self) -> u64 {
-        self.0.as_ref().map_or(0, |cq| cq.cookie())
-    }
-
-    /// Leaves the acknowledgement to `ack_cq_events`; returns the queue's cookie.
-    pub fn into_unacked(mut self) -> u64 {
-        self.0.take().map_or(0, |cq| cq.cookie())
-    }
-}
-
-impl Drop for CqEvent {
-    fn drop(&mut self) {
-        if let Some(cq) = &self.0 {
-            cq.unacked_comp.ack(1);
-        }
-    }
-}
-
-/// The object that an asynchronous event is about.
-#[derive(Clone, Debug)]
-pub(crate) enum Target {
-    Cq(Arc<CqInner>),
-    Qp(Arc<QpInner>),
-    Srq(Arc<SrqInner>),
-    Port(u8),
-    Device,
+    /// Asynchronous events handed out and not acknowledged.
+    fn unacked(&self) -> &Unacked;
 }
 
 /// The object that an asynchronous event is about, by the cookie of its handle.
@@ -215,46 +197,39 @@ pub enum AsyncSource {
     Device,
 }
 
-impl Target {
-    fn source(&self) -> AsyncSource {
-        match self {
-            Target::Cq(cq) => AsyncSource::Cq(cq.cookie()),
-            Target::Qp(qp) => AsyncSource::Qp(qp.cookie()),
-            Target::Srq(srq) => AsyncSource::Srq(srq.cookie()),
-            Target::Port(port) => AsyncSource::Port(*port),
-            Target::Device => AsyncSource::Device,
-        }
-    }
-
-    /// Counts an event as handed out.
-    pub(crate) fn delivered(&self) {
-        match self {
-            Target::Cq(cq) => cq.unacked_async.add(),
-            Target::Qp(qp) => qp.unacked.add(),
-            Target::Srq(srq) => srq.unacked.add(),
-            Target::Port(_) | Target::Device => {}
-        }
-    }
-
-    fn ack(&self) {
-        match self {
-            Target::Cq(cq) => cq.unacked_async.ack(1),
-            Target::Qp(qp) => qp.unacked.ack(1),
-            Target::Srq(srq) => srq.unacked.ack(1),
-            Target::Port(_) | Target::Device => {}
-        }
-    }
+/// An asynchronous event that waits; the object may be destroyed before anyone asks.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) kind: EventKind,
+    pub(crate) target: Target,
 }
 
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Cq(_) => f.write_str("a completion queue"),
-            Target::Qp(qp) => write!(f, "QP {}", qp.qpn),
-            Target::Srq(_) => f.write_str("a shared receive queue"),
-            Target::Port(port) => write!(f, "port {port}"),
-            Target::Device => f.write_str("the device"),
-        }
+/// What a waiting event is about.
+#[derive(Debug)]
+pub(crate) enum Target {
+    Object(Weak<dyn Subject>),
+    Port(u8),
+    Device,
+}
+
+impl Waiting {
+    /// Whether the event is about the object at `address`.
+    pub(crate) fn is_about<T>(&self, object: *const T) -> bool {
+        matches!(&self.target, Target::Object(subject) if std::ptr::addr_eq(subject.as_ptr(), object))
+    }
+
+    /// Hands the event out; `None` if its object is gone.
+    pub(crate) fn deliver(self) -> Option<AsyncEvent> {
+        let (source, subject) = match self.target {
+            Target::Object(subject) => {
+                let subject = subject.upgrade()?;
+                subject.unacked().add();
+                (subject.source(), Some(subject))
+            }
+            Target::Port(port) => (AsyncSource::Port(port), None),
+            Target::Device => (AsyncSource::Device, None),
+        };
+        Some(AsyncEvent { kind: self.kind, source, subject })
     }
 }
 
@@ -262,14 +237,11 @@ impl fmt::Display for Target {
 #[derive(Debug)]
 pub struct AsyncEvent {
     kind: EventKind,
-    target: Option<Target>,
+    source: AsyncSource,
+    subject: Option<Arc<dyn Subject>>,
 }
 
 impl AsyncEvent {
-    pub(crate) fn new(kind: EventKind, target: Target) -> Self {
-        AsyncEvent { kind, target: Some(target) }
-    }
-
     /// What happened.
     pub fn kind(&self) -> EventKind {
         self.kind
@@ -277,21 +249,48 @@ impl AsyncEvent {
 
     /// To what.
     pub fn source(&self) -> AsyncSource {
-        self.target.as_ref().map_or(AsyncSource::Device, Target::source)
+        self.source
     }
 
     /// Leaves the acknowledgement to the object's `ack_async_events`.
     pub fn into_unacked(mut self) -> (EventKind, AsyncSource) {
-        let source = self.source();
-        self.target = None;
-        (self.kind, source)
+        self.subject = None;
+        (self.kind, self.source)
     }
 }
 
 impl Drop for AsyncEvent {
     fn drop(&mut self) {
-        if let Some(target) = &self.target {
-            target.ack();
+        if let Some(subject) = &self.subject {
+            subject.unacked().ack(1);
+        }
+    }
+}
+
+/// A completion event; dropping it acknowledges it.
+#[derive(Debug)]
+pub struct CqEvent {
+    cookie: u64,
+    cq: Option<Arc<CqInner>>,
+}
+
+impl CqEvent {
+    /// The number given to the completion queue by `set_cookie`.
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// Leaves the acknowledgement to `ack_cq_events`; returns the queue's cookie.
+    pub fn into_unacked(mut self) -> u64 {
+        self.cq = None;
+        self.cookie
+    }
+}
+
+impl Drop for CqEvent {
+    fn drop(&mut self) {
+        if let Some(cq) = &self.cq {
+            cq.unacked_comp.ack(1);
         }
     }
 }
@@ -313,11 +312,11 @@ mod tests {
         assert!(!readable(&queue));
         queue.push(1);
         queue.push(2);
-        assert_eq!(queue.try_pop(|_| ()), Some(1));
+        assert_eq!(queue.try_pop(Some), Some(1));
         assert!(readable(&queue));
-        assert_eq!(queue.try_pop(|_| ()), Some(2));
+        assert_eq!(queue.try_pop(Some), Some(2));
         assert!(!readable(&queue));
-        assert_eq!(queue.try_pop(|_| ()), None);
+        assert_eq!(queue.try_pop(Some), None);
     }
 
     #[test]
@@ -325,7 +324,7 @@ mod tests {
         let queue = EventQueue::new().unwrap();
         (1..=4).for_each(|event| queue.push(event));
         queue.purge(|event| event % 2 == 0);
-        assert_eq!((queue.try_pop(|_| ()), queue.try_pop(|_| ())), (Some(1), Some(3)));
+        assert_eq!((queue.try_pop(Some), queue.try_pop(Some)), (Some(1), Some(3)));
         assert!(!readable(&queue));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use irdma_transport::{EventKind, Result};
 use irdma_wire::{Gid, Qpn};
 
-use crate::channel::{AsyncEvent, CompChannel, EventQueue, Target};
+use crate::channel::{AsyncEvent, CompChannel, EventQueue, Target, Waiting};
 use crate::device::{Device, DeviceAttr};
 use crate::engine::Engine;
 use crate::handles::{Cq, MrInner, Pd, QpInner};
@@ -25,7 +25,7 @@ pub struct Context(Arc<ContextInner>);
 pub(crate) struct ContextInner {
     pub(crate) device: Device,
     pub(crate) engine: Arc<Engine>,
-    pub(crate) events: EventQueue<(EventKind, Target)>,
+    pub(crate) events: EventQueue<Waiting>,
     life: Life,
     open: Mutex<Open>,
 }
@@ -133,8 +133,7 @@ impl Context {
     pub fn get_async_event(&self) -> Result<AsyncEvent> {
         let engine = &self.0.engine;
         engine.start_background();
-        let (kind, target) = self.0.events.get(engine, |(_, target)| target.delivered())?;
-        Ok(AsyncEvent::new(kind, target))
+        self.0.events.get(engine, Waiting::deliver)
     }
 
     fn usable(&self) -> Result<&Arc<ContextInner>> {
@@ -147,8 +146,7 @@ impl Context {
 impl ContextInner {
     /// Queues an event for the program.
     pub(crate) fn notify(&self, kind: EventKind, target: Target) {
-        tracing::info!("{}: event {kind:?} for {target}", self.device.name());
-        self.events.push((kind, target));
+        self.events.push(Waiting { kind, target });
     }
 
     pub(crate) fn add_qp(&self, qp: &Arc<QpInner>) {

@@ -73,10 +73,6 @@ impl<T: Alive> Use<T> {
         object.life().hold(T::WHAT)?;
         Ok(Use(Arc::clone(object)))
     }
-
-    pub(crate) fn as_arc(&self) -> &Arc<T> {
-        &self.0
-    }
 }
 
 impl<T: Alive> Deref for Use<T> {

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::io::Write as _;
 
 use irdma_net::clock;
-use irdma_transport::VerbsError;
+use irdma_transport::{ErrorKind, VerbsError};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
@@ -59,7 +59,22 @@ impl Visit for Line {
 
 /// Logs a refused verb once, at the boundary to the program.
 pub(crate) fn refused(verb: &str, error: &VerbsError) {
-    tracing::info!("{verb} refused ({}): {error}", error.kind().name());
+    tracing::info!("{verb} refused ({}): {error}", errno_name(error.kind()));
+}
+
+fn errno_name(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Invalid => "EINVAL",
+        ErrorKind::NoMemory => "ENOMEM",
+        ErrorKind::Busy => "EBUSY",
+        ErrorKind::Unsupported => "EOPNOTSUPP",
+        ErrorKind::Overflow => "EOVERFLOW",
+        ErrorKind::Io => "EIO",
+        ErrorKind::Again => "EAGAIN",
+        ErrorKind::NoDevice => "ENODEV",
+        ErrorKind::AddressInUse => "EADDRINUSE",
+        ErrorKind::NotPermitted => "EPERM",
+    }
 }
 
 /// Passes a result on, logging its refusal.

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
-use rustix::net::sockopt;
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery};
 
 use super::open;
 use crate::sys::{self, Insn};
@@ -16,6 +16,8 @@ pub struct Features {
     pub gso: bool,
     /// One call receives many datagrams (`UDP_GRO`, Linux 5.0).
     pub gro: bool,
+    /// Datagrams leave with DF and a known identification (`IP_MTU_DISCOVER`).
+    pub fixed_ids: bool,
     /// A classic-BPF program chooses among sockets that share a port (Linux 4.5).
     pub steering: bool,
     /// A group socket hears only what it joined (`IP_MULTICAST_ALL`, Linux 2.6.31).
@@ -32,6 +34,7 @@ impl Features {
         Ok(Self {
             gso: offers(libc::SOL_UDP, libc::UDP_SEGMENT, 0),
             gro: offers(libc::SOL_UDP, libc::UDP_GRO, 1),
+            fixed_ids: sockopt::set_ip_mtu_discover(&fd, Ipv4PathMtuDiscovery::PROBE).is_ok(),
             steering: sys::attach_reuseport_filter(&fd, &ret_zero).is_ok(),
             multicast_filter: offers(libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0),
         })
@@ -42,6 +45,7 @@ impl Features {
         let lines = [
             (self.gso, "no UDP_SEGMENT: one system call for each packet sent"),
             (self.gro, "no UDP_GRO: one system call for each packet received"),
+            (self.fixed_ids, "no IP_MTU_DISCOVER: only peers that allow for it take IPv4 packets"),
             (self.steering, "no reuseport filter: packets of shared addresses are relayed"),
             (self.multicast_filter, "no IP_MULTICAST_ALL: foreign group traffic is filtered late"),
         ];

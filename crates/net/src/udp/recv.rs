@@ -41,7 +41,7 @@ pub struct RecvMeta {
     pub dst: IpAddr,
     /// IPv4 type of service or IPv6 traffic class.
     pub tos: u8,
-    /// Time to live or hop limit on arrival.
+    /// Time to live or hop limit on arrival; 0 where the kernel does not tell.
     pub ttl: u8,
     /// Datagrams that this socket lost for want of buffer space, since it was opened, modulo 2^32.
     pub drops: u32,
@@ -67,7 +67,7 @@ impl RecvSocket {
             Reuse::Group => sockopt::set_socket_reuseport(&fd, true)?,
             Reuse::Multicast => hear_one_group(&fd, addr, ifindex)?,
         }
-        ask_for_metadata(&fd, addr)?;
+        ask_for_metadata(&fd, addr);
         let rcvbuf = enlarge_buffer(&fd)?;
         let local = addr::scoped(addr, port, ifindex);
         rustix::net::bind(&fd, &local).map_err(|errno| bind_error(errno, local))?;
@@ -143,18 +143,26 @@ fn hear_one_group(fd: &Fd, group: IpAddr, ifindex: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks for what [`RecvMeta`] tells. Offloads and the drop counter may be missing; IPv6 must take
-/// datagrams without checksum, which peers send (RFC 6935).
-fn ask_for_metadata(fd: &Fd, addr: IpAddr) -> io::Result<()> {
-    let _ = sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
-    let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
-    if addr.is_ipv4() {
-        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, 1)?;
-        return sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1);
+/// Asks for what [`RecvMeta`] tells, and on IPv6 for datagrams without checksum, which peers send
+/// (RFC 6935). What a kernel does not offer stays 0, or is not received.
+fn ask_for_metadata(fd: &Fd, addr: IpAddr) {
+    let of_family = match addr {
+        IpAddr::V4(_) => {
+            [(libc::IPPROTO_IP, libc::IP_RECVTTL), (libc::IPPROTO_IP, libc::IP_RECVTOS)]
+        }
+        IpAddr::V6(_) => [
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+        ],
+    };
+    let of_all = [
+        (libc::SOL_UDP, libc::UDP_GRO),
+        (libc::SOL_UDP, libc::UDP_NO_CHECK6_RX),
+        (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
+    ];
+    for (level, name) in of_family.into_iter().chain(of_all) {
+        let _ = sys::set_option(fd, level, name, 1);
     }
-    sys::set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
-    sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
-    sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)
 }
 
 /// Gets the largest receive buffer: up to `net.core.rmem_max`, and past it where the process may.

@@ -37,9 +37,12 @@ impl SendSocket {
     pub fn open(addr: IpAddr, ifindex: u32) -> io::Result<Self> {
         check_specific(addr)?;
         let fd = open(addr)?;
+        let wanted = addr::scoped(addr, 0, ifindex);
+        rustix::net::bind(&fd, &wanted).map_err(|errno| bind_error(errno, wanted))?;
         match addr {
             IpAddr::V4(ip) => {
-                sockopt::set_ip_mtu_discover(&fd, Ipv4PathMtuDiscovery::PROBE)?;
+                // Where it is missing, `Features::fallbacks` says what that means.
+                let _ = sockopt::set_ip_mtu_discover(&fd, Ipv4PathMtuDiscovery::PROBE);
                 sockopt::set_ip_multicast_if_with_ifindex(
                     &fd,
                     &Ipv4Addr::UNSPECIFIED,
@@ -49,14 +52,12 @@ impl SendSocket {
                 sockopt::set_ip_multicast_loop(&fd, true)?;
             }
             IpAddr::V6(_) => {
-                sockopt::set_ipv6_mtu_discover(&fd, Ipv6PathMtuDiscovery::PROBE)?;
+                let _ = sockopt::set_ipv6_mtu_discover(&fd, Ipv6PathMtuDiscovery::PROBE);
                 sockopt::set_ipv6_multicast_if(&fd, ifindex)?;
                 sockopt::set_ipv6_multicast_loop(&fd, true)?;
             }
         }
         sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER)?;
-        let wanted = addr::scoped(addr, 0, ifindex);
-        rustix::net::bind(&fd, &wanted).map_err(|errno| bind_error(errno, wanted))?;
         let local = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?;
         let gso = sys::set_option(&fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         Ok(Self { fd, local, gso: AtomicBool::new(gso) })

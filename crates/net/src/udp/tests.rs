@@ -1,6 +1,8 @@
+use rustix::net::RecvFlags;
+
 use super::*;
 use crate::sys;
-use crate::testing::{address, recv, skip};
+use crate::testing::{address, as_nobody, in_namespace, ip, recv, skip};
 
 const ADDRESSES: [&str; 2] = ["127.0.0.1", "::1"];
 
@@ -121,9 +123,79 @@ fn the_granted_buffer_is_the_kernels_own_figure() {
 
 #[test]
 fn every_missing_feature_names_its_fallback() {
-    let none = Features { gso: false, gro: false, steering: false, multicast_filter: false };
-    assert_eq!(none.fallbacks().len(), 4);
+    let none = Features {
+        gso: false,
+        gro: false,
+        fixed_ids: false,
+        steering: false,
+        multicast_filter: false,
+    };
+    assert_eq!(none.fallbacks().len(), 5);
     let probed = Features::probe().unwrap();
     let sender = SendSocket::open(address("127.0.0.1"), 0).unwrap();
     assert_eq!(probed.gso, sender.max_segments() == MAX_SEGMENTS);
+}
+
+#[test]
+fn a_datagram_without_checksum_arrives() {
+    for (addr, level, name) in [
+        ("127.0.0.1", libc::SOL_SOCKET, libc::SO_NO_CHECK),
+        ("::1", libc::SOL_UDP, libc::UDP_NO_CHECK6_TX),
+    ] {
+        let (sender, receiver, dst) = pair(addr);
+        sys::set_option(&sender, level, name, 1).unwrap();
+        sender.send(dst, b"bare", None, 0, None).unwrap();
+        assert_eq!(recv(&receiver, &mut [0; 64]).unwrap().len, 4);
+    }
+}
+
+/// Identification and flags of the IPv4 packets that arrive on a packet socket.
+fn ids_and_flags(socket: &impl std::os::fd::AsFd, count: usize) -> Vec<(u16, u8)> {
+    let mut packet = [0; 256];
+    let header = |_| {
+        let len = rustix::net::recv(socket, &mut packet, RecvFlags::empty()).unwrap().0;
+        assert_eq!((len, packet[0], packet[9]), (128, 0x45, 17), "an IPv4 packet with UDP");
+        (u16::from_be_bytes([packet[4], packet[5]]), packet[6])
+    };
+    (0..count).map(header).collect()
+}
+
+#[test]
+fn identifications_count_from_zero_within_a_call() {
+    const DONT_FRAGMENT: u8 = 0x40;
+    const ETH_P_IP: u16 = 0x0800;
+    in_namespace(|| {
+        ip("link add v0 mtu 1500 type veth peer name v1");
+        ip("addr add 10.9.0.1/24 dev v0");
+        ip("link set v1 up");
+        ip("link set v0 up");
+        ip("neigh add 10.9.0.9 lladdr 02:00:00:00:00:09 dev v0");
+        // The kernel, not the other end, is to cut batches.
+        ip("link set v0 gso_max_segs 1");
+        let ethertype =
+            rustix::net::Protocol::from_raw(u32::from(ETH_P_IP.to_be()).try_into().unwrap());
+        let socket =
+            rustix::net::socket(AddressFamily::PACKET, SocketType::DGRAM, Some(ethertype)).unwrap();
+        let sender = SendSocket::open(address("10.9.0.1"), 0).unwrap();
+        let dst: SocketAddr = "10.9.0.9:4791".parse().unwrap();
+        for _ in 0..2 {
+            sender.send(dst, &[0; 100], None, 0, None).unwrap();
+            assert_eq!(ids_and_flags(&socket, 1), [(0, DONT_FRAGMENT)]);
+            sender.send(dst, &[0; 500], Some(100), 0, None).unwrap();
+            let expected = [0, 1, 2, 3, 4].map(|id| (id, DONT_FRAGMENT));
+            assert_eq!(ids_and_flags(&socket, 5), expected);
+        }
+    });
+}
+
+#[test]
+fn an_unprivileged_user_can_send_receive_and_look_around() {
+    as_nobody(|| {
+        let (sender, receiver, dst) = pair("127.0.0.1");
+        sender.send(dst, &[0; 500], Some(100), 0x20, Some(3)).unwrap();
+        assert_eq!(recv(&receiver, &mut vec![0; BATCH_LEN]).unwrap().stride, 100);
+        crate::mcast::Membership::join(address("239.77.9.9"), 1).unwrap();
+        assert!(!crate::netdev::list().unwrap().is_empty());
+        assert_eq!(crate::netdev::Watch::open().unwrap().next_change().unwrap(), None);
+    });
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use irdma_transport as transport;
 use irdma_transport::{Arm, Result, VerbsError, Wc};
 
-use crate::channel::{CompChannel, CompChannelInner, Refused, Target};
+use crate::channel::{AsyncSource, CompChannel, CompChannelInner, Refused, Subject};
 use crate::context::ContextInner;
 use crate::life::{Alive, Life, Unacked, Use};
 use crate::limits::Place;
@@ -21,7 +21,7 @@ pub(crate) struct CqInner {
     pub(crate) context: Arc<ContextInner>,
     pub(crate) cq: Arc<transport::Cq>,
     pub(crate) unacked_comp: Unacked,
-    pub(crate) unacked_async: Unacked,
+    unacked_async: Unacked,
     channel: Option<Use<CompChannelInner>>,
     /// The program asked for an event and has not got it: its polls are the last before it
     /// sleeps, not those of a spinning program.
@@ -116,10 +116,7 @@ impl Cq {
     }
 }
 
-fn channel_of(
-    context: &Arc<ContextInner>,
-    channel: &CompChannel,
-) -> Result<Use<CompChannelInner>> {
+fn channel_of(context: &Arc<ContextInner>, channel: &CompChannel) -> Result<Use<CompChannelInner>> {
     if !Arc::ptr_eq(context, &channel.0.context) {
         return Err(VerbsError::invalid("the completion channel belongs to another context"));
     }
@@ -157,7 +154,7 @@ impl CqInner {
     pub(crate) fn comp_event(self: &Arc<Self>) {
         self.armed.store(false, Ordering::Relaxed);
         if let Some(channel) = &self.channel {
-            channel.queue.push(Arc::clone(self));
+            channel.queue.push(Arc::downgrade(self));
         }
     }
 
@@ -170,13 +167,22 @@ impl CqInner {
         self.life.end(Self::WHAT)?;
         self.context.engine.targets.remove_cq(self.cq.token());
         if let Some(channel) = &self.channel {
-            channel.queue.purge(|cq| std::ptr::eq(&raw const **cq, self));
+            channel.queue.purge(|cq| std::ptr::eq(cq.as_ptr(), self));
         }
-        let about_us = |target: &Target| matches!(target, Target::Cq(cq) if std::ptr::eq(&raw const **cq, self));
-        self.context.events.purge(|(_, target)| about_us(target));
+        self.context.events.purge(|event| event.is_about(self));
         self.unacked_comp.wait();
         self.unacked_async.wait();
         Ok(())
+    }
+}
+
+impl Subject for CqInner {
+    fn source(&self) -> AsyncSource {
+        AsyncSource::Cq(self.cookie())
+    }
+
+    fn unacked(&self) -> &Unacked {
+        &self.unacked_async
     }
 }
 

@@ -1,7 +1,7 @@
 //! Queue pairs.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use irdma_transport as transport;
 use irdma_transport::{
@@ -10,7 +10,7 @@ use irdma_transport::{
 use irdma_wire::{Gid, Qpn};
 
 use super::{AhAttr, Cq, CqInner, Pd, PdInner, Srq, SrqInner};
-use crate::channel::{Refused, Target};
+use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
 use crate::engine::{Lane, LaneGuard};
 use crate::life::{Alive, Life, Unacked, Use};
@@ -25,13 +25,15 @@ pub struct Qp(pub(crate) Arc<QpInner>);
 #[derive(Debug)]
 pub(crate) struct QpInner {
     pub(crate) qpn: Qpn,
-    pub(crate) unacked: Unacked,
+    unacked: Unacked,
     qp_type: QpType,
     lane: Arc<Lane>,
     pd: Use<PdInner>,
     /// Held for as long as the queue pair completes into them.
     _cqs: [Use<CqInner>; 2],
     _srq: Option<Use<SrqInner>>,
+    /// Multicast attachments, to be ended with the context.
+    groups: Mutex<Vec<(Gid, u16)>>,
     cookie: AtomicU64,
     life: Life,
     gone: AtomicBool,
@@ -103,6 +105,7 @@ impl Pd {
             pd,
             _cqs: cqs,
             _srq: srq,
+            groups: Mutex::default(),
             cookie: AtomicU64::new(0),
             life: Life::default(),
             gone: AtomicBool::new(false),
@@ -158,7 +161,8 @@ impl Qp {
 
     /// Attributes and sizes as they are now.
     pub fn query_qp(&self) -> Result<(QpAttr, QpCap)> {
-        let queried = self.0.check().and_then(|()| self.0.lane.lock().endpoint.query_qp(self.0.qpn));
+        let queried =
+            self.0.check().and_then(|()| self.0.lane.lock().endpoint.query_qp(self.0.qpn));
         queried.map(|(attr, init)| (attr, init.cap)).logged("query_qp")
     }
 
@@ -212,6 +216,12 @@ impl Qp {
             Ok(()) => Ok(()),
             Err(error) => Err(Refused { handle: self, error }),
         }
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.0.cut();
     }
 }
 
@@ -294,16 +304,25 @@ impl QpInner {
         if self.qp_type == QpType::Ud {
             context.engine.open_device(&context.device)?;
         }
-        self.lane.lock().attach_mcast(self.qpn, gid, lid, context.device.netdev_index())
+        let ifindex = context.device.netdev_index();
+        self.lane.lock().attach_mcast(self.qpn, gid, lid, ifindex)?;
+        let mut groups = self.groups();
+        if !groups.contains(&(*gid, lid)) {
+            groups.push((*gid, lid));
+        }
+        Ok(())
     }
 
     fn detach(&self, gid: &Gid, lid: u16) -> Result<()> {
         self.check()?;
-        self.lane.lock().endpoint.detach_mcast(self.qpn, gid, lid)
+        let ifindex = self.pd.context.device.netdev_index();
+        self.lane.lock().endpoint.detach_mcast(self.qpn, gid, lid, ifindex)?;
+        self.groups().retain(|group| *group != (*gid, lid));
+        Ok(())
     }
 
-    pub(crate) fn cookie(&self) -> u64 {
-        self.cookie.load(Ordering::Acquire)
+    fn groups(&self) -> MutexGuard<'_, Vec<(Gid, u16)>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn context(&self) -> &Arc<ContextInner> {
@@ -326,7 +345,15 @@ impl QpInner {
         if self.pd.context.engine.check_fork().is_err() || self.gone.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.lane.lock().endpoint.cut_qp(self.qpn);
+        let ifindex = self.pd.context.device.netdev_index();
+        let groups = std::mem::take(&mut *self.groups());
+        let mut lane = self.lane.lock();
+        for (gid, lid) in groups {
+            // Only fails for what is detached already.
+            let _ = lane.endpoint.detach_mcast(self.qpn, &gid, lid, ifindex);
+        }
+        let _ = lane.endpoint.destroy_qp(self.qpn);
+        drop(lane);
         self.forget();
     }
 
@@ -335,15 +362,17 @@ impl QpInner {
         let context = &self.pd.context;
         context.engine.targets.remove_qp(self.qpn);
         context.remove_qp(self.qpn);
-        context.events.purge(|(_, target)| {
-            matches!(target, Target::Qp(qp) if std::ptr::eq(&raw const **qp, self))
-        });
+        context.events.purge(|event| event.is_about(self));
     }
 }
 
-impl Drop for QpInner {
-    fn drop(&mut self) {
-        self.cut();
+impl Subject for QpInner {
+    fn source(&self) -> AsyncSource {
+        AsyncSource::Qp(self.cookie.load(Ordering::Acquire))
+    }
+
+    fn unacked(&self) -> &Unacked {
+        &self.unacked
     }
 }
 

@@ -7,7 +7,7 @@ use irdma_transport as transport;
 use irdma_transport::{RecvWr, Result, SrqAttr, VerbsError};
 
 use super::{Pd, PdInner};
-use crate::channel::{Refused, Target};
+use crate::channel::{AsyncSource, Refused, Subject};
 use crate::life::{Alive, Life, Unacked, Use};
 use crate::limits::Place;
 use crate::log::Logged;
@@ -20,7 +20,7 @@ pub struct Srq(pub(crate) Arc<SrqInner>);
 pub(crate) struct SrqInner {
     pub(crate) pd: Use<PdInner>,
     pub(crate) srq: Arc<transport::Srq>,
-    pub(crate) unacked: Unacked,
+    unacked: Unacked,
     cookie: AtomicU64,
     life: Life,
     _place: Place,
@@ -114,19 +114,23 @@ impl SrqInner {
         self.life.check(Self::WHAT)
     }
 
-    pub(crate) fn cookie(&self) -> u64 {
-        self.cookie.load(Ordering::Acquire)
-    }
-
     fn destroy(&self) -> Result<()> {
         self.pd.context.engine.check_fork()?;
         self.life.end(Self::WHAT)?;
         self.pd.context.engine.targets.remove_srq(self.srq.token());
-        self.pd.context.events.purge(|(_, target)| {
-            matches!(target, Target::Srq(srq) if std::ptr::eq(&raw const **srq, self))
-        });
+        self.pd.context.events.purge(|event| event.is_about(self));
         self.unacked.wait();
         Ok(())
+    }
+}
+
+impl Subject for SrqInner {
+    fn source(&self) -> AsyncSource {
+        AsyncSource::Srq(self.cookie.load(Ordering::Acquire))
+    }
+
+    fn unacked(&self) -> &Unacked {
+        &self.unacked
     }
 }
 
