@@ -9,9 +9,7 @@ use crate::boundary::{Ends, Errno, In, Object, Out, Shape, refuse};
 use crate::context::Context;
 use crate::handle;
 use crate::pd::Pd;
-use crate::types::{
-    IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_wc,
-};
+use crate::types::{IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_wc};
 
 /// An address handle.
 pub struct Ah {
@@ -26,7 +24,10 @@ unsafe impl Shape for Ah {
 
 impl Ends for Ah {
     type Handle = irdma::Ah;
-    const END: fn(irdma::Ah) -> Result<(), Refused<irdma::Ah>> = irdma::Ah::destroy_ah;
+    const END: fn(irdma::Ah) -> Result<(), Refused<irdma::Ah>> = |ah| {
+        ah.destroy_ah();
+        Ok(())
+    };
 
     fn handle(&self) -> &ManuallyDrop<irdma::Ah> {
         &self.handle
@@ -36,11 +37,7 @@ impl Ends for Ah {
 /// `ibv_create_ah(3)`.
 pub fn create(pd: &Object<Pd>, In(attr): In<ibv_ah_attr>) -> Result<Box<Object<Ah>>, Errno> {
     let handle = pd.handle.create_ah(&vector("ibv_create_ah", &attr)?)?;
-    let c = ibv_ah {
-        context: pd.seen().context,
-        pd: pd.as_seen(),
-        handle: handle::next(),
-    };
+    let c = ibv_ah { context: pd.seen().context, pd: pd.as_seen(), handle: handle::next() };
     Ok(Object::new(c, Ah { handle: ManuallyDrop::new(handle) }))
 }
 
@@ -128,11 +125,7 @@ fn way_back(
 
 const FROM_WC: &str = "ibv_init_ah_from_wc";
 
-fn route_back(
-    device: &Device,
-    port: u8,
-    heard: &Heard,
-) -> Result<ibv_global_route, Errno> {
+fn route_back(device: &Device, port: u8, heard: &Heard) -> Result<ibv_global_route, Errno> {
     let len = device.query_port(port)?.gid_tbl_len;
     let found = (0..len).find(|i| device.query_gid(port, *i) == Ok(heard.dgid));
     let index = found.and_then(|index| u8::try_from(index).ok()).ok_or_else(|| {

@@ -19,9 +19,7 @@ use crate::types::{
     ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
     ibv_query_device_ex_input, ibv_srq_attr, ibv_srq_init_attr, ibv_wc,
 };
-use crate::{
-    ah, context, cq, device, events, fork, mr, pd, qp, query, rate, srq, sysfs, text,
-};
+use crate::{ah, context, cq, device, events, fork, mr, pd, qp, query, rate, srq, sysfs, text};
 
 export! {
     ibv_get_device_list(num_devices: Option<Out<'_, c_int>>) -> List<ibv_device> = device::list;

@@ -10,7 +10,7 @@ use crate::handle;
 use crate::pd::Pd;
 use crate::types::{
     IBV_ACCESS_OPTIONAL_RANGE, IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD,
-    IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_ERR_INPUT, ibv_mr,
+    IBV_REREG_MR_CHANGE_TRANSLATION, ibv_mr,
 };
 
 /// A memory region.
@@ -124,8 +124,11 @@ pub fn rereg(
     }
     let old = registration.info()?;
     let moved = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
-    let (addr, len, iova) =
-        if moved { (addr.addr(), len as u64, addr.addr() as u64) } else { (old.addr, old.len, old.iova) };
+    let (addr, len, iova) = if moved {
+        (addr.addr(), len as u64, addr.addr() as u64)
+    } else {
+        (old.addr, old.len, old.iova)
+    };
     let access = match flags & IBV_REREG_MR_CHANGE_ACCESS {
         0 => old.access,
         _ => access_flags("ibv_rereg_mr", access as u32)?,

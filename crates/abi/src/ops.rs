@@ -2,18 +2,16 @@
 //!
 //! Nothing here allocates or logs as long as nothing is refused.
 
-use std::ffi::{c_int, c_uint, c_void};
-use std::ptr;
+use std::ffi::{c_int, c_void};
 
-use irdma::{QpType, Wc};
+use irdma::Wc;
 
 use crate::boundary::{Errno, FromC, Object, Status, cross, refuse};
 use crate::cq::Cq;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::types::{
-    ibv_context_ops, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq,
-    ibv_wc,
+    ibv_context_ops, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc,
 };
 use crate::work::{Inline, completion, recv_wr, send_wr};
 
@@ -91,7 +89,6 @@ unsafe extern "C" fn post_send(
     let status = cross::<Status>("ibv_post_send", || {
         // SAFETY: the program's promise of a live queue pair.
         let qp = unsafe { <&Object<Qp>>::from_c(qp) }?;
-        let is_ud = qp.handle.qp_type() == QpType::Ud;
         let mut posting = qp.handle.start_post()?;
         let mut inline = Inline::new();
         if at.is_null() {
@@ -101,7 +98,7 @@ unsafe extern "C" fn post_send(
             // SAFETY: an element of the program's list.
             let wr = unsafe { at.read_unaligned() };
             // SAFETY: the program does not touch its requests during the call.
-            posting.post_send(&unsafe { send_wr(&wr, is_ud, &mut inline) }?)?;
+            posting.post_send(&unsafe { send_wr(&wr, qp, &mut inline) }?)?;
             at = wr.next;
         }
         Ok(())
@@ -139,9 +136,7 @@ unsafe extern "C" fn post_srq_recv(
         // SAFETY: the program's promise of a live queue.
         let srq = unsafe { <&Object<Srq>>::from_c(srq) }?;
         // SAFETY: the program's list.
-        unsafe {
-            each_recv("ibv_post_srq_recv", &mut at, |wr| Ok(srq.handle.post_srq_recv(&wr)?))
-        }
+        unsafe { each_recv("ibv_post_srq_recv", &mut at, |wr| Ok(srq.handle.post_srq_recv(&wr)?)) }
     });
     // SAFETY: the program's place for the answer.
     unsafe { blame(status, at, bad) }

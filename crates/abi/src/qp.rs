@@ -9,7 +9,9 @@ use irdma::{
 };
 
 use crate::ah;
-use crate::boundary::{Ends, Errno, FromC, In, InOut, Object, Out, Partial, Shape, refuse, set_field};
+use crate::boundary::{
+    Ends, Errno, FromC, In, InOut, Object, Out, Partial, Shape, refuse, set_field,
+};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::pd::Pd;
@@ -18,12 +20,13 @@ use crate::srq::Srq;
 use crate::types::{
     IBV_MIG_MIGRATED, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS,
     IBV_QP_INIT_ATTR_PD, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_ah_attr, ibv_gid, ibv_qp,
-    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 
 /// A queue pair.
 pub struct Qp {
     pub handle: ManuallyDrop<irdma::Qp>,
+    pub max_send_sge: usize,
     sq_sig_all: c_int,
 }
 
@@ -134,7 +137,11 @@ fn finish(pd: &Object<Pd>, attr: &ibv_qp_init_attr, handle: irdma::Qp) -> Box<Ob
     c.qp_num = handle.qpn().get();
     c.state = QpState::Reset as u32;
     c.qp_type = attr.qp_type;
-    let own = Qp { handle: ManuallyDrop::new(handle), sq_sig_all: attr.sq_sig_all };
+    let own = Qp {
+        handle: ManuallyDrop::new(handle),
+        max_send_sge: attr.cap.max_send_sge as usize,
+        sq_sig_all: attr.sq_sig_all,
+    };
     let qp = Object::new(c, own);
     qp.handle.set_cookie(qp.cookie());
     qp
@@ -173,11 +180,7 @@ fn cap_of(cap: &QpCap) -> ibv_qp_cap {
 }
 
 /// `ibv_modify_qp(3)`.
-pub fn modify(
-    qp: &Object<Qp>,
-    In(attr): In<ibv_qp_attr>,
-    mask: c_int,
-) -> Result<(), Errno> {
+pub fn modify(qp: &Object<Qp>, In(attr): In<ibv_qp_attr>, mask: c_int) -> Result<(), Errno> {
     let Some(mask) = AttrMask::from_bits(mask as u32) else {
         let cause = format!("attr_mask {mask:#x} has unknown bits");
         return Err(refuse(MODIFY, libc::EINVAL, &cause));
@@ -317,11 +320,6 @@ pub fn attach_mcast(qp: &Object<Qp>, In(gid): In<ibv_gid>, lid: u16) -> Result<(
 /// `ibv_detach_mcast(3)`.
 pub fn detach_mcast(qp: &Object<Qp>, In(gid): In<ibv_gid>, lid: u16) -> Result<(), Errno> {
     Ok(qp.handle.detach_mcast(&Gid(ah::gid_bytes(gid)), lid)?)
-}
-
-/// `ibv_qp_to_qp_ex`: NULL, for no queue pair was created for `ibv_wr_*`.
-pub fn to_ex(_qp: &Object<Qp>) -> Result<*mut ibv_qp_ex, Errno> {
-    Ok(std::ptr::null_mut())
 }
 
 /// `ibv_query_qp_data_in_order(3)`: the last word of a message is written last, the order before

@@ -56,11 +56,7 @@ pub fn create(
 }
 
 /// `ibv_modify_srq(3)`: arms the limit; the size is fixed, as on the hardware.
-pub fn modify(
-    srq: &Object<Srq>,
-    In(attr): In<ibv_srq_attr>,
-    mask: c_int,
-) -> Result<(), Errno> {
+pub fn modify(srq: &Object<Srq>, In(attr): In<ibv_srq_attr>, mask: c_int) -> Result<(), Errno> {
     match mask as u32 {
         0 => Ok(()),
         IBV_SRQ_LIMIT => Ok(srq.handle.modify_srq(attr.srq_limit)?),

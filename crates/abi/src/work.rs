@@ -4,10 +4,11 @@ use std::mem::{MaybeUninit, align_of, offset_of, size_of};
 use std::ptr::{self, NonNull};
 use std::slice;
 
-use irdma::{FULL, Qpn, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDest, Wc};
+use irdma::{FULL, QpType, Qpn, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDest, Wc};
 
 use crate::ah::Ah;
 use crate::boundary::{Errno, FromC, Object, refuse};
+use crate::qp::Qp;
 use crate::types::{
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
     IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
@@ -86,14 +87,14 @@ impl Inline {
     }
 }
 
-/// A send request on a queue pair; `is_ud` tells which member of the request's union counts.
+/// A send request on `qp`.
 ///
 /// # Safety
 /// As [`sges`], with inline data [`Inline::copy`], and the address handle of a datagram is alive.
 #[inline]
 pub unsafe fn send_wr<'a>(
     wr: &ibv_send_wr,
-    is_ud: bool,
+    qp: &Qp,
     inline: &'a mut Inline,
 ) -> Result<SendWr<'a>, Errno> {
     let flags = SendFlags::from_bits(wr.send_flags).ok_or_else(|| {
@@ -104,16 +105,25 @@ pub unsafe fn send_wr<'a>(
     let sges = unsafe { sges("ibv_post_send", wr.sg_list, wr.num_sge) }?;
     let data = if flags.contains(SendFlags::INLINE) {
         // SAFETY: our caller promises the same.
-        SendData::Inline(unsafe { inline.copy(sges) }?)
+        SendData::Inline(unsafe { inline.copy(fewer(sges, qp.max_send_sge)?) }?)
     } else {
         SendData::Sges(sges)
     };
-    let ud = match is_ud {
+    let ud = match qp.handle.qp_type() {
         // SAFETY: requests on datagram queue pairs have this member.
-        true => Some(datagram(unsafe { &wr.wr.ud })?),
-        false => None,
+        QpType::Ud => Some(datagram(unsafe { &wr.wr.ud })?),
+        QpType::Rc | QpType::Uc => None,
     };
     Ok(SendWr { wr_id: wr.wr_id, op: operation(wr)?, flags, data, ud })
+}
+
+/// Inline data arrives below as one run of bytes, so its elements are counted here.
+fn fewer(sges: &[Sge], max: usize) -> Result<&[Sge], Errno> {
+    if sges.len() > max {
+        let cause = format!("{} inline elements, the queue pair was created for {max}", sges.len());
+        return Err(refuse("ibv_post_send", libc::EINVAL, &cause));
+    }
+    Ok(sges)
 }
 
 fn datagram(ud: &ibv_send_wr_ud) -> Result<UdDest, Errno> {

@@ -34,12 +34,17 @@ macro_rules! plain_argument {
                 Ok(raw)
             }
         }
-
-        // SAFETY: numbers and raw pointers have no invalid bytes.
-        unsafe impl Bits for $ty {}
     )* };
 }
 plain_argument!(u8 u16 i32 u32 u64 usize *mut c_void);
+
+macro_rules! bits {
+    ($($ty:ty)*) => { $(
+        // SAFETY: numbers have no invalid bytes.
+        unsafe impl Bits for $ty {}
+    )* };
+}
+bits!(u16 u32 i32);
 
 // SAFETY: numbers have no invalid bytes.
 unsafe impl<const N: usize> Bits for [u8; N] {}

@@ -12,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use answer::{Answer, Count, Ended, List, Made, Plain, Size, Status, Success, Text};
 pub use args::{Bits, Buffer, FromC, In, InOut, Out, Partial};
-pub use object::{Ends, Kept, Object, Owned, Shape};
 pub(crate) use object::set_field;
+pub use object::{Ends, Kept, Object, Owned, Shape};
 
 /// An error number of `<errno.h>`; the refusal that it stands for has been logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,6 @@ pub fn cross<A: Answer>(
 #[cold]
 fn panicked<T>(symbol: &'static str) -> Result<T, Errno> {
     tracing::error!("{symbol} panicked, which is a bug of irdma; the devices are unusable");
-    // What panics while it reports a panic has nothing left to report.
-    let _ = catch_unwind(irdma::device_fatal);
     Err(Errno(libc::EIO))
 }
 
