@@ -225,6 +225,19 @@ impl Engine {
     }
 }
 
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // A child's copy refers to descriptors that are closed and may be another's by now.
+        if self.check_fork().is_err() {
+            return;
+        }
+        drop(self.progress.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(lane) = self.lane.get() {
+            lane.lock().close();
+        }
+    }
+}
+
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("lane", &self.lane).finish_non_exhaustive()
