@@ -4,8 +4,9 @@ use thiserror::Error;
 
 use crate::{Access, Grant, GrantError, MemTable, PdId};
 
-/// One element of a scatter/gather list. Length 0 means no bytes.
+/// One element of a scatter/gather list, laid out as `struct ibv_sge`. Length 0 means no bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Sge {
     /// Address of the first byte, as the key knows it.
     pub addr: u64,
