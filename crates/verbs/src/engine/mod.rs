@@ -5,6 +5,8 @@
 
 mod capture;
 mod handoff;
+#[cfg(test)]
+mod handoff_model;
 mod lane;
 mod progress;
 mod sockets;
@@ -202,7 +204,7 @@ impl Engine {
         match self.lane.get().filter(|_| self.hand_off.enter_leader()) {
             Some(lane) => {
                 self.lead(lane, fd, waits);
-                if self.hand_off.leave_leader(lane.deadline_ns()) {
+                if self.hand_off.leave_leader() {
                     lane.wake.signal();
                 }
             }
