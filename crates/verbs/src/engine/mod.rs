@@ -150,6 +150,9 @@ impl Engine {
     /// Opens the sockets of a source address, if they are not open.
     pub(crate) fn open_address(&self, device: &Device, addr: IpAddr) -> Result<()> {
         let lane = self.lane()?;
+        if lane.lock().has_local(addr) {
+            return Ok(());
+        }
         self.start_background();
         let mtu = device.query_port(PORT)?.active_mtu;
         lane.lock().open_local(addr, device.netdev_index(), mtu)
