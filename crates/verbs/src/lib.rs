@@ -15,7 +15,9 @@
 //! let buffer = Arc::new(Buffer::zeroed(64));
 //! let mr = pd.reg_buffer(&buffer, 0..64, Access::LOCAL_WRITE)?;
 //!
-//! let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, ..QpCap::default() };
+//! let cap = QpCap {
+//!     max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0,
+//! };
 //! let init = QpInitAttr {
 //!     qp_type: QpType::Rc, send_cq: &cq, recv_cq: &cq, srq: None, cap,
 //!     sq_sig_all: true, block_self_mcast: false,
@@ -31,8 +33,8 @@
 //!     state: QpState::Rtr, path_mtu: 1024, dest_qpn: peer.0, min_rnr_timer: 12,
 //!     av: AddressVector { dgid: peer.1, ..AddressVector::default() }, ..attr
 //! };
-//! let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-//! qp.modify_qp(&attr, M::STATE | rtr)?;
+//! let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+//! qp.modify_qp(&attr, M::STATE | rtr | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER)?;
 //! attr = QpAttr { state: QpState::Rts, timeout: 14, retry_cnt: 7, rnr_retry: 7, ..attr };
 //! let rts = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
 //! qp.modify_qp(&attr, M::STATE | rts)?;
