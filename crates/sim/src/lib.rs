@@ -7,6 +7,7 @@
 
 mod link;
 mod node;
+pub mod script;
 mod seeds;
 mod side;
 mod trace;
