@@ -147,7 +147,9 @@ fn rnr_waits_as_long_as_the_peer_asks() {
         let rnr = t.ack(SQ_PSN, Syndrome::Rnr { timer: code });
         assert_eq!(t.exchange(&[rnr]), [""; 0]);
         assert_eq!(t.wait(ns - 1), [""; 0], "code {code}");
-        assert_eq!(t.wait(1), ["SEND_ONLY 100 ask 4B", "SEND_ONLY 101 ask 4B"]);
+        assert_eq!(t.wait(1), ["SEND_ONLY 100 ask 4B"], "one, to see whether there is room");
+        let ack = t.ack(SQ_PSN, GOOD);
+        assert_eq!(t.exchange(&[ack]), ["SEND_ONLY 101 ask 4B"]);
     }
 }
 
@@ -202,7 +204,7 @@ fn rnr_acknowledges_what_came_before() {
     let rnr = t.ack(SQ_PSN.add(1), Syndrome::Rnr { timer: 1 });
     t.exchange(&[rnr]);
     assert_eq!(t.completed(), [(1, WcStatus::Success)]);
-    assert_eq!(t.wait(10_000), ["SEND_ONLY 101 ask 4B", "SEND_ONLY 102 ask 4B"]);
+    assert_eq!(t.wait(10_000), ["SEND_ONLY 101 ask 4B"]);
 }
 
 #[test]
