@@ -1,90 +1,15 @@
 //! Several processes that share one address: steering, relays, deaths and forks.
-//!
-//! A test starts this very executable again; the role of the new process is in the environment,
-//! and the ends of its queue pair go over its standard streams.
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
-use common::{Ends, Node, loopback, poll_one, to_rtr, to_rts};
-use irdma::{Gid, QpType, Qpn, SendOp, Wc, WcStatus};
+use common::process::{Peer, ROLE, connected_to, meet, read_line};
+use common::{Ends, Node, loopback, poll_one};
+use irdma::{QpType, SendOp, Wc, WcStatus};
 
-const ROLE: &str = "IRDMA_TEST_ROLE";
 const LEN: usize = 1 << 16;
-
-/// A process that echoes what it gets.
-struct Peer {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-    ends: Ends,
-}
-
-impl Peer {
-    fn start(role: &str) -> Peer {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "another_process", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdin = child.stdin.take().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let ends = parse(&line_after(&mut stdout, "ends "));
-        Peer { child, stdin, stdout, ends }
-    }
-
-    fn tell(&mut self, ends: &Ends) {
-        writeln!(self.stdin, "{}", text(ends)).unwrap();
-        assert_eq!(line_after(&mut self.stdout, "connected"), "");
-    }
-
-    /// Ends the process and expects it to have been content.
-    fn finish(mut self) {
-        writeln!(self.stdin, "end").unwrap();
-        drop(self.stdin);
-        let mut rest = String::new();
-        std::io::Read::read_to_string(&mut self.stdout, &mut rest).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{rest}");
-    }
-}
-
-/// The rest of the first line with this start; the test harness prints others.
-fn line_after(stdout: &mut impl BufRead, start: &str) -> String {
-    loop {
-        let mut line = String::new();
-        assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "the process ended early");
-        // The harness leaves its own line open.
-        if let Some((_, rest)) = line.split_once(&format!("@{start}")) {
-            return rest.trim_end().into();
-        }
-    }
-}
-
-fn text(ends: &Ends) -> String {
-    format!("{} {} {} {}", ends.qpn.get(), ends.gid, ends.addr, ends.rkey)
-}
-
-fn parse(text: &str) -> Ends {
-    let fields: Vec<&str> = text.split(' ').collect();
-    let number = |index: usize| fields[index].parse::<u64>().unwrap();
-    Ends {
-        qpn: Qpn::new(number(0) as u32),
-        gid: fields[1].parse::<Gid>().unwrap(),
-        addr: number(2),
-        rkey: number(3) as u32,
-    }
-}
-
-fn read_line() -> String {
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
-    line.trim_end().into()
-}
 
 /// Does nothing as a test; is the main function of the other processes.
 #[test]
@@ -95,14 +20,6 @@ fn another_process() {
         Ok(role) if role.starts_with("forker") => forker(role),
         _ => {}
     }
-}
-
-fn meet(node: &Node) {
-    println!("@ends {}", text(&node.ends()));
-    let peer = parse(&read_line());
-    to_rtr(&node.qp, &peer, 0);
-    to_rts(&node.qp, 14);
-    println!("@connected");
 }
 
 /// Sends back whatever arrives, until told to end or killed.
@@ -143,18 +60,10 @@ fn ping(node: &Node, rounds: usize, len: usize, seed: u8) {
     }
 }
 
-fn connected_to(peer: &mut Peer) -> Node {
-    let node = Node::new(&loopback(), QpType::Rc, 2 * LEN);
-    to_rtr(&node.qp, &peer.ends, 0);
-    to_rts(&node.qp, 14);
-    peer.tell(&node.ends());
-    node
-}
-
 #[test]
 fn two_processes_on_one_address_talk() {
     let mut peer = Peer::start("echo");
-    let node = connected_to(&mut peer);
+    let node = connected_to(&mut peer, 2 * LEN, |_| ());
     ping(&node, 200, 100, 1);
     ping(&node, 20, LEN, 2);
     peer.finish();
@@ -163,7 +72,7 @@ fn two_processes_on_one_address_talk() {
 #[test]
 fn a_passive_process_is_read_and_written() {
     let mut peer = Peer::start("passive");
-    let node = connected_to(&mut peer);
+    let node = connected_to(&mut peer, 2 * LEN, |_| ());
     let Ends { addr, rkey, .. } = peer.ends;
     node.post(1, SendOp::Read { remote_addr: addr, rkey }, 0, LEN);
     node.complete();
@@ -180,7 +89,8 @@ fn a_passive_process_is_read_and_written() {
 #[test]
 fn the_others_go_on_when_one_of_four_is_killed() {
     let mut peers: Vec<Peer> = (0..3).map(|_| Peer::start("echo")).collect();
-    let nodes: Vec<Node> = peers.iter_mut().map(connected_to).collect();
+    let nodes: Vec<Node> =
+        peers.iter_mut().map(|peer| connected_to(peer, 2 * LEN, |_| ())).collect();
     nodes.iter().for_each(|node| ping(node, 20, 3000, 1));
     let mut victim = peers.remove(0);
     let slot = victim.ends.qpn.slot();
@@ -209,7 +119,7 @@ struct Forked;
 impl Forked {
     fn run(role: &str) {
         let mut peer = Peer::start(role);
-        let node = connected_to(&mut peer);
+        let node = connected_to(&mut peer, 2 * LEN, |_| ());
         (0..100).for_each(|i| node.post_recv(i, 0, 64));
         writeln!(peer.stdin, "go").unwrap();
         let end = Instant::now() + Duration::from_secs(20);

@@ -122,7 +122,8 @@ impl Engine {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         if progress.is_none() {
             let (hand_off, targets) = (Arc::clone(&self.hand_off), Arc::clone(&self.targets));
-            match Progress::start(lane, hand_off, targets) {
+            let grace_ns = self.config.min_timeout_ns;
+            match Progress::start(lane, hand_off, targets, grace_ns) {
                 Ok(started) => *progress = Some(started),
                 Err(error) => tracing::error!("no background thread: {error}"),
             }
