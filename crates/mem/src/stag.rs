@@ -204,11 +204,16 @@ mod tests {
 
     #[test]
     fn registering_and_freeing_for_ever_uses_few_indices() {
-        let mut stags = Stags::new(7, MAX_KEYS);
-        for _ in 0..100_000 {
-            let key = stags.create_stag().unwrap();
-            assert!(stags.layout.index(key) < 1 << MIN_INDEX_BITS);
-            stags.free_stag(key);
+        for (live_count, limit) in [(1, 1 << 14), (8000, 1 << 14), (10_000, 1 << 15)] {
+            let mut stags = Stags::new(7, MAX_KEYS);
+            for _ in 1..live_count {
+                stags.create_stag().unwrap();
+            }
+            for _ in 0..100_000 {
+                let key = stags.create_stag().unwrap();
+                assert!(stags.layout.index(key) < limit, "{live_count} live");
+                stags.free_stag(key);
+            }
         }
     }
 

@@ -287,3 +287,9 @@ fn a_grant_cannot_be_overrun() {
     assert!(touch(|grant| _ = grant.compare_swap(1, 1)));
     assert!(!touch(|grant| grant.write_at(0, &[0; 8])));
 }
+
+#[test]
+#[should_panic(expected = "byte 10 of a buffer of 10")]
+fn a_buffer_ends_where_it_says() {
+    Buffer::zeroed(10).byte(10);
+}

@@ -32,7 +32,9 @@ const ROUND_NS: u64 = 25_000_000;
 const RESEND_NS: u64 = 3_000_000;
 /// The shortest and the longest time between two attempts of one member.
 const MIN_INTERVAL_NS: u64 = 3_000_000;
-const MAX_INTERVAL_NS: u64 = 1_000_000_000;
+const MAX_INTERVAL_NS: u64 = 100_000_000;
+/// After this long without an attempt the next ones may follow closely again.
+const CALM_NS: u64 = 1_000_000_000;
 /// Rounds begun in a row because the one before was incomplete.
 const MAX_RETRIES: u32 = 4;
 
@@ -126,7 +128,7 @@ impl Steering {
 
     /// Answers a batch that is a probe. `false`: it is none, and traffic.
     pub fn take_probe(&self, data: &[u8], meta: &RecvMeta, slot: &Slot) -> io::Result<bool> {
-        // Only a local sender can have the receiver's own address: the kernel drops it from outside.
+        // From outside the kernel takes nothing that claims to come from the receiver's address.
         let Some(probe) = Probe::parse(data).filter(|_| meta.src.ip() == self.group.ip()) else {
             return Ok(false);
         };
@@ -219,7 +221,7 @@ impl Steering {
 
     /// Attempts in quick succession grow apart.
     fn note_attempt(&mut self, now_ns: u64) {
-        let calm = now_ns.saturating_sub(self.repaired_ns) > MAX_INTERVAL_NS;
+        let calm = now_ns.saturating_sub(self.repaired_ns) > CALM_NS;
         let doubled = (self.interval_ns * 2).min(MAX_INTERVAL_NS);
         self.interval_ns = if calm { MIN_INTERVAL_NS } else { doubled };
         self.repaired_ns = now_ns;

@@ -178,6 +178,15 @@ pub(crate) fn block_all_signals() -> io::Result<()> {
         .map_err(io_error)
 }
 
+/// Has `child` run in every child made by the C library's `fork`; it must be async-signal-safe.
+pub(crate) fn at_fork_child(child: extern "C" fn()) -> io::Result<()> {
+    // SAFETY: the handler stays mapped: this code is never unloaded.
+    match unsafe { libc::pthread_atfork(None, None, Some(child)) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
 /// A word in a page of its own that reads zero in every child made by `fork(2)`.
 pub(crate) fn wipe_on_fork_word() -> io::Result<&'static AtomicU32> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);

@@ -7,12 +7,16 @@
 
 mod link;
 mod node;
+mod seeds;
 mod side;
 mod trace;
+mod traffic;
 mod world;
 
 pub use link::{Link, LinkConfig};
 pub use node::{Cqs, Memory, Node};
+pub use seeds::check_seeds;
 pub use side::{Side, pattern};
 pub use trace::Trace;
+pub use traffic::{Failure, Kind, Scenario, run};
 pub use world::{Datagram, QpRef, World};

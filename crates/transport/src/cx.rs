@@ -60,6 +60,13 @@ impl Cx {
         }
     }
 
+    /// Whether the responses to one more READ fit into this side's receive buffer. A single one
+    /// always does.
+    pub(crate) fn has_room_for_reads(&self, bytes: u32) -> bool {
+        let total = self.reads_in_flight.saturating_add(bytes);
+        self.reads_in_flight == 0 || total <= self.config.recv_window
+    }
+
     /// Gives back room for READ responses and wakes who waits for it.
     pub(crate) fn release_reads(&mut self, bytes: u32) {
         self.reads_in_flight = self.reads_in_flight.saturating_sub(bytes);

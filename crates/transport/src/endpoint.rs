@@ -90,6 +90,15 @@ pub enum Disposition {
     Foreign(u16),
 }
 
+/// What counts against windows; nothing when the endpoint is idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InFlight {
+    /// Bytes of reliable requests that are sent and not acknowledged.
+    pub request_bytes: u64,
+    /// Bytes of READ responses and atomic results that were asked for and have not arrived.
+    pub read_bytes: u64,
+}
+
 /// One batch to send: `len / segment` datagrams, the last possibly shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
@@ -398,6 +407,14 @@ impl Endpoint {
     /// The counters.
     pub fn stats(&self) -> &Stats {
         &self.cx.stats
+    }
+
+    /// What counts against windows now.
+    pub fn in_flight(&self) -> InFlight {
+        InFlight {
+            request_bytes: self.cx.peers.in_flight(),
+            read_bytes: self.cx.reads_in_flight.into(),
+        }
     }
 
     /// Queue pairs that exist.

@@ -109,6 +109,11 @@ impl Peers {
         id
     }
 
+    /// Reliable bytes in flight towards all peers.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.peers.iter().map(|peer| u64::from(peer.in_flight)).sum()
+    }
+
     fn get(&mut self, id: PeerId) -> &mut Peer {
         &mut self.peers[id.0 as usize]
     }

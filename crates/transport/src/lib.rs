@@ -35,7 +35,7 @@ mod wr;
 pub use ah::{AddressVector, Ah};
 pub use cq::{Arm, Cq};
 pub use effects::{Effect, EventKind, EventSource};
-pub use endpoint::{Config, Disposition, Endpoint, Meta, Transmit};
+pub use endpoint::{Config, Disposition, Endpoint, InFlight, Meta, Transmit};
 pub use error::{DropReason, ErrorKind, Result, VerbsError};
 pub use mcast::{MAX_MEMBERS, mcast_address, mcast_mac, mcast_mac_driver};
 pub use pd::{Pd, PdTable};

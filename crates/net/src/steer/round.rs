@@ -1,8 +1,9 @@
 //! One round of probes: which socket of the group has which index.
 //!
-//! An index below the number of sockets reaches one socket, and no two reach the same. An index past
-//! the end reaches some socket again. So probing upwards, the first index answered by a socket that
-//! answered a lower one is past the end, and the round is complete when all below it are answered.
+//! An index below the number of sockets reaches one socket, and no two reach the same. An index
+//! past the end reaches some socket again. So probing upwards, the first index answered by a socket
+//! that answered a lower one is past the end, and the round is complete when all below it are
+//! answered.
 
 use std::collections::BTreeMap;
 

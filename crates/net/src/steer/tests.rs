@@ -403,9 +403,12 @@ impl Peer {
                 }
             }
         }
-        while let Some((number, _)) = self.echo().or_else(|| self.echo()) {
-            sent.remove(&number);
-        }
+        eventually(Duration::from_millis(300), || {
+            if let Some((number, _)) = self.echo() {
+                sent.remove(&number);
+            }
+            sent.is_empty()
+        });
         sent.into_values().max().unwrap_or_default()
     }
 }

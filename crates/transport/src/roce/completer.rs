@@ -4,6 +4,7 @@ use irdma_mem::scatter;
 use irdma_wire::aeth::credit_count;
 use irdma_wire::{Aeth, NakCode, Operation, Packet, Psn, Syndrome};
 
+use super::packet_room;
 use crate::cx::Cx;
 use crate::error::DropReason;
 use crate::qp::{Qp, QpState};
@@ -46,17 +47,11 @@ impl Qp {
                     self.implied_nak(cx);
                 }
             }
-            Syndrome::Rnr { timer } => {
-                if self.acknowledge(cx, psn) == Reach::All {
-                    self.handle_rnr(cx, psn, timer);
-                }
-            }
-            Syndrome::Nak(code) => {
-                if self.acknowledge(cx, psn) == Reach::All {
-                    self.handle_nak(cx, psn, code);
-                }
-            }
             Syndrome::Reserved(_) => cx.drop_packet(DropReason::Stale),
+            // A negative answer covers all that lies before it, as a positive one does.
+            _ if self.acknowledge(cx, psn) == Reach::Gap => self.implied_nak(cx),
+            Syndrome::Rnr { timer } => self.handle_rnr(cx, psn, timer),
+            Syndrome::Nak(code) => self.handle_nak(cx, psn, code),
         }
     }
 
@@ -145,7 +140,6 @@ impl Qp {
     fn handle_read_data(&mut self, cx: &mut Cx, psn: Psn, data: &[u8], atomic: bool) {
         // Responses are in order, so this one acknowledges the SENDs and WRITEs before it.
         if self.acknowledge(cx, psn) == Reach::Gap {
-            cx.stats.nak_sequence_error_implied += 1;
             return self.implied_nak(cx);
         }
         let Some(wqe) = self.sq.front() else {
@@ -175,12 +169,12 @@ impl Qp {
             tracing::info!("QP {}: WR {}: local protection error: {error}", self.qpn, wqe.wr_id);
             return self.fail_front_send(cx, WcStatus::LocProtErr);
         }
-        self.finish_read_packet(cx, psn, if atomic { 0 } else { data.len() as u32 });
+        self.finish_read_packet(cx, psn, data.len() as u32);
     }
 
-    fn finish_read_packet(&mut self, cx: &mut Cx, psn: Psn, bytes: u32) {
+    fn finish_read_packet(&mut self, cx: &mut Cx, psn: Psn, len: u32) {
         self.on_progress(psn.add(1));
-        let bytes = bytes.min(self.req.read_bytes);
+        let bytes = packet_room(len).min(self.req.read_bytes);
         self.req.read_bytes -= bytes;
         cx.release_reads(bytes);
         while self.req.reads.front().is_some_and(|last| !psn.precedes(*last)) {

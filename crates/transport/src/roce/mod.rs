@@ -24,3 +24,9 @@ pub(crate) enum Fill {
 pub(crate) fn packet_count(len: u32, mtu: u32) -> u32 {
     len.div_ceil(mtu).max(1)
 }
+
+/// What a packet of `len` bytes takes of a receive buffer: a short one takes a buffer's
+/// bookkeeping, too.
+pub(crate) fn packet_room(len: u32) -> u32 {
+    len.max(1024)
+}

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use irdma_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Position, Psn, Reth, Service};
 
-use super::{Fill, packet_count};
+use super::{Fill, packet_count, packet_room};
 use crate::batch::Batch;
 use crate::cx::Cx;
 use crate::qp::{Path, Qp, QpState, QpType};
@@ -201,8 +201,7 @@ impl Qp {
                 WcStatus::LocQpOpErr
             }));
         }
-        let earlier_reads = || self.sq.range(..at).any(|wqe| wqe.op.is_read_or_atomic());
-        if wqe.flags.contains(SendFlags::FENCE) && earlier_reads() {
+        if wqe.flags.contains(SendFlags::FENCE) && !self.req.reads.is_empty() {
             return Err(Stop::Wait);
         }
         let packets = packet_count(wqe.len, mtu);
@@ -210,7 +209,7 @@ impl Qp {
         if used + packets.min(MAX_OUTSTANDING) > MAX_OUTSTANDING && used > 0 {
             return Err(Stop::Wait);
         }
-        let chunk = (cx.config.recv_window / 4 / mtu).clamp(1, 256);
+        let chunk = (cx.config.recv_window / 4 / packet_room(mtu)).clamp(1, 256);
         let next = self.req.next;
         let wqe = &mut self.sq[at];
         (wqe.psn, wqe.packets, wqe.read_chunk) = (next, packets, chunk);
@@ -264,8 +263,8 @@ impl Qp {
             reth.va = reth.va.wrapping_add(offset);
             reth.len = asked;
         }
-        let room = cx.config.recv_window;
-        if cx.reads_in_flight > 0 && cx.reads_in_flight.saturating_add(asked) > room {
+        let read_bytes = response_room(asked, mtu);
+        if !cx.has_room_for_reads(read_bytes) {
             cx.read_waiters.push_back(self.index());
             return Err(Stop::Wait);
         }
@@ -274,7 +273,7 @@ impl Qp {
             offset,
             payload_len: 0,
             span: end - packet,
-            read_bytes: asked,
+            read_bytes,
             cost: 0,
             ends: end == wqe.packets,
         })
@@ -411,6 +410,13 @@ impl Qp {
             self.fail_front_send(cx, status);
         }
     }
+}
+
+/// What a READ response of `len` bytes takes of this side's receive buffer.
+fn response_room(len: u32, mtu: u32) -> u32 {
+    let packets = packet_count(len, mtu);
+    let rest = len - (packets - 1) * mtu;
+    (packets - 1) * packet_room(mtu) + packet_room(rest)
 }
 
 fn position(packet: u32, packets: u32) -> Position {

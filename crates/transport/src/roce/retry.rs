@@ -54,6 +54,7 @@ impl Qp {
 
     /// A response shows that an earlier one was lost.
     pub(crate) fn implied_nak(&mut self, cx: &mut Cx) {
+        cx.stats.nak_sequence_error_implied += 1;
         self.go_back(cx);
     }
 

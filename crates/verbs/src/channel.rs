@@ -1,0 +1,330 @@
+//! Completion and asynchronous event channels: queues in memory behind pollable descriptors.
+//!
+//! Invariant: the descriptor counts the events that wait, so it is readable exactly while one
+//! does. Both change under the queue's lock.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use irdma_net::wake::EventFd;
+use irdma_transport::{ErrorKind, EventKind, Result, VerbsError};
+
+use crate::context::ContextInner;
+use crate::engine::Engine;
+use crate::handles::CqInner;
+use crate::life::{Alive, Life, Unacked};
+use crate::log::Logged;
+
+/// Events in order, with a descriptor to wait on.
+#[derive(Debug)]
+pub(crate) struct EventQueue<E> {
+    fd: EventFd,
+    events: Mutex<VecDeque<E>>,
+}
+
+impl<E> EventQueue<E> {
+    pub(crate) fn new() -> Result<Self> {
+        let fd = EventFd::channel().map_err(|error| {
+            let text = format!("event channel: no descriptor: {error}; raise RLIMIT_NOFILE");
+            VerbsError::no_memory(text)
+        })?;
+        Ok(EventQueue { fd, events: Mutex::default() })
+    }
+
+    /// Adds an event and makes the descriptor readable.
+    pub(crate) fn push(&self, event: E) {
+        let mut events = self.lock();
+        events.push_back(event);
+        self.fd.signal();
+    }
+
+    /// Takes the oldest event that `take` makes something of, dropping those before it; `take`
+    /// runs before anyone else can see the event gone.
+    pub(crate) fn try_pop<T>(&self, take: impl Fn(E) -> Option<T>) -> Option<T> {
+        let mut events = self.lock();
+        loop {
+            let event = events.pop_front()?;
+            self.uncount();
+            if let Some(taken) = take(event) {
+                return Some(taken);
+            }
+        }
+    }
+
+    /// Forgets the waiting events of a dying object.
+    pub(crate) fn purge(&self, mut dies: impl FnMut(&E) -> bool) {
+        let mut events = self.lock();
+        events.retain(|event| {
+            let dies = dies(event);
+            if dies {
+                self.uncount();
+            }
+            !dies
+        });
+    }
+
+    /// Takes the oldest event, waiting for one as the descriptor's own mode says: EAGAIN with
+    /// `O_NONBLOCK`. A waiting caller runs the protocol meanwhile.
+    pub(crate) fn get<T>(&self, engine: &Engine, take: impl Fn(E) -> Option<T>) -> Result<T> {
+        loop {
+            engine.check_fork()?;
+            if let Some(taken) = self.try_pop(&take) {
+                return Ok(taken);
+            }
+            if self.is_nonblocking() {
+                engine.progress();
+                return self.try_pop(&take).ok_or_else(none_waits);
+            }
+            engine.wait_readable(self.fd.as_fd(), &|| !self.lock().is_empty());
+        }
+    }
+
+    fn is_nonblocking(&self) -> bool {
+        rustix::fs::fcntl_getfl(&self.fd)
+            .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
+    }
+
+    fn uncount(&self) {
+        // Cannot block: the counter is at least the number of events, which is not 0.
+        let _ = self.fd.read();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<E>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn none_waits() -> VerbsError {
+    VerbsError::new(ErrorKind::Again, "no event waits and the channel is non-blocking")
+}
+
+impl<E> AsFd for EventQueue<E> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A channel that armed completion queues raise their events on.
+#[derive(Debug)]
+pub struct CompChannel(pub(crate) Arc<CompChannelInner>);
+
+#[derive(Debug)]
+pub(crate) struct CompChannelInner {
+    pub(crate) queue: EventQueue<Weak<CqInner>>,
+    pub(crate) context: Arc<ContextInner>,
+    life: Life,
+}
+
+impl Alive for CompChannelInner {
+    const WHAT: &'static str = "completion channel";
+
+    fn life(&self) -> &Life {
+        &self.life
+    }
+}
+
+impl CompChannel {
+    pub(crate) fn create_comp_channel(context: &Arc<ContextInner>) -> Result<Self> {
+        let queue = EventQueue::new()?;
+        let context = Arc::clone(context);
+        Ok(CompChannel(Arc::new(CompChannelInner { queue, context, life: Life::default() })))
+    }
+
+    /// Waits for the next completion event (`ibv_get_cq_event(3)`).
+    ///
+    /// EAGAIN if the descriptor is non-blocking and none waits.
+    pub fn get_cq_event(&self) -> Result<CqEvent> {
+        let engine = &self.0.context.engine;
+        self.0.queue.get(engine, |cq| {
+            let cq = cq.upgrade()?;
+            cq.unacked_comp.add();
+            Some(CqEvent { cookie: cq.cookie(), cq: Some(cq) })
+        })
+    }
+
+    /// Destroys the channel. EBUSY while completion queues use it.
+    pub fn destroy_comp_channel(self) -> std::result::Result<(), Refused<Self>> {
+        let ended = self.0.life.end(CompChannelInner::WHAT).logged("destroy_comp_channel");
+        ended.map_err(|error| Refused { handle: self, error })
+    }
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.queue.as_fd()
+    }
+}
+
+impl AsRawFd for CompChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+/// A destruction that was refused gives the handle back.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Refused<T> {
+    /// The object, unchanged.
+    pub handle: T,
+    /// Why.
+    pub error: VerbsError,
+}
+
+/// What events can be about: an object that counts those handed out.
+pub(crate) trait Subject: fmt::Debug + Send + Sync {
+    /// Kind and cookie.
+    fn source(&self) -> AsyncSource;
+
+    /// Asynchronous events handed out and not acknowledged.
+    fn unacked(&self) -> &Unacked;
+}
+
+/// The object that an asynchronous event is about, by the cookie of its handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncSource {
+    /// A completion queue.
+    Cq(u64),
+    /// A queue pair.
+    Qp(u64),
+    /// A shared receive queue.
+    Srq(u64),
+    /// A port.
+    Port(u8),
+    /// The device.
+    Device,
+}
+
+/// An asynchronous event that waits; the object may be destroyed before anyone asks.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) kind: EventKind,
+    pub(crate) target: Target,
+}
+
+/// What a waiting event is about.
+#[derive(Debug)]
+pub(crate) enum Target {
+    Object(Weak<dyn Subject>),
+    Port(u8),
+    Device,
+}
+
+impl Waiting {
+    /// Whether the event is about the object at `address`.
+    pub(crate) fn is_about<T>(&self, object: *const T) -> bool {
+        matches!(&self.target, Target::Object(subject) if std::ptr::addr_eq(subject.as_ptr(), object))
+    }
+
+    /// Hands the event out; `None` if its object is gone.
+    pub(crate) fn deliver(self) -> Option<AsyncEvent> {
+        let (source, subject) = match self.target {
+            Target::Object(subject) => {
+                let subject = subject.upgrade()?;
+                subject.unacked().add();
+                (subject.source(), Some(subject))
+            }
+            Target::Port(port) => (AsyncSource::Port(port), None),
+            Target::Device => (AsyncSource::Device, None),
+        };
+        Some(AsyncEvent { kind: self.kind, source, subject })
+    }
+}
+
+/// An asynchronous event; dropping it acknowledges it.
+#[derive(Debug)]
+pub struct AsyncEvent {
+    kind: EventKind,
+    source: AsyncSource,
+    subject: Option<Arc<dyn Subject>>,
+}
+
+impl AsyncEvent {
+    /// What happened.
+    pub fn kind(&self) -> EventKind {
+        self.kind
+    }
+
+    /// To what.
+    pub fn source(&self) -> AsyncSource {
+        self.source
+    }
+
+    /// Leaves the acknowledgement to the object's `ack_async_events`.
+    pub fn into_unacked(mut self) -> (EventKind, AsyncSource) {
+        self.subject = None;
+        (self.kind, self.source)
+    }
+}
+
+impl Drop for AsyncEvent {
+    fn drop(&mut self) {
+        if let Some(subject) = &self.subject {
+            subject.unacked().ack(1);
+        }
+    }
+}
+
+/// A completion event; dropping it acknowledges it.
+#[derive(Debug)]
+pub struct CqEvent {
+    cookie: u64,
+    cq: Option<Arc<CqInner>>,
+}
+
+impl CqEvent {
+    /// The number given to the completion queue by `set_cookie`.
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// Leaves the acknowledgement to `ack_cq_events`; returns the queue's cookie.
+    pub fn into_unacked(mut self) -> u64 {
+        self.cq = None;
+        self.cookie
+    }
+}
+
+impl Drop for CqEvent {
+    fn drop(&mut self) {
+        if let Some(cq) = &self.cq {
+            cq.unacked_comp.ack(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn readable(queue: &EventQueue<u32>) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(queue, PollFlags::IN)], Some(&now)).unwrap() == 1
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_while_an_event_waits() {
+        let queue = EventQueue::new().unwrap();
+        assert!(!readable(&queue));
+        queue.push(1);
+        queue.push(2);
+        assert_eq!(queue.try_pop(Some), Some(1));
+        assert!(readable(&queue));
+        assert_eq!(queue.try_pop(Some), Some(2));
+        assert!(!readable(&queue));
+        assert_eq!(queue.try_pop(Some), None);
+    }
+
+    #[test]
+    fn purged_events_are_gone_from_the_descriptor_too() {
+        let queue = EventQueue::new().unwrap();
+        (1..=4).for_each(|event| queue.push(event));
+        queue.purge(|event| event % 2 == 0);
+        assert_eq!((queue.try_pop(Some), queue.try_pop(Some)), (Some(1), Some(3)));
+        assert!(!readable(&queue));
+    }
+}

@@ -1,0 +1,181 @@
+//! An open device: the root of the objects that a program makes on it.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use irdma_transport::{EventKind, Result};
+use irdma_wire::{Gid, Qpn};
+
+use crate::channel::{AsyncEvent, CompChannel, EventQueue, Target, Waiting};
+use crate::device::{Device, DeviceAttr};
+use crate::engine::Engine;
+use crate::handles::{Cq, MrInner, Pd, QpInner};
+use crate::life::{Alive, Life};
+use crate::log::Logged;
+use crate::port::PortAttr;
+use crate::process::Process;
+use crate::stats::HwStats;
+
+/// An open device.
+#[derive(Debug)]
+pub struct Context(Arc<ContextInner>);
+
+#[derive(Debug)]
+pub(crate) struct ContextInner {
+    pub(crate) device: Device,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) events: EventQueue<Waiting>,
+    life: Life,
+    open: Mutex<Open>,
+}
+
+/// What closing the context has to end.
+#[derive(Debug, Default)]
+struct Open {
+    qps: HashMap<Qpn, Weak<QpInner>>,
+    mrs: HashMap<u32, Weak<MrInner>>,
+}
+
+impl Alive for ContextInner {
+    const WHAT: &'static str = "context";
+
+    fn life(&self) -> &Life {
+        &self.life
+    }
+}
+
+impl Context {
+    /// Opens `device`; starts neither thread nor socket.
+    pub(crate) fn alloc_ucontext(device: &Device) -> Result<Context> {
+        let engine = Process::current().engine().logged("open_device")?;
+        let events = EventQueue::new().logged("open_device")?;
+        let inner = Arc::new(ContextInner {
+            device: device.clone(),
+            engine,
+            events,
+            life: Life::default(),
+            open: Mutex::default(),
+        });
+        inner.engine.targets.add_context(&inner);
+        Ok(Context(inner))
+    }
+
+    /// Closes the device. Queue pairs and regions that are still there end with it; their
+    /// handles answer EINVAL from now on.
+    pub fn dealloc_ucontext(self) {
+        self.0.disassociate_ucontext();
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// See [`Device::query_device`].
+    pub fn query_device(&self) -> DeviceAttr {
+        self.0.device.query_device()
+    }
+
+    /// See [`Device::query_port`].
+    pub fn query_port(&self, port: u8) -> Result<PortAttr> {
+        self.0.device.query_port(port)
+    }
+
+    /// See [`Device::query_gid`].
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<Gid> {
+        self.0.device.query_gid(port, index)
+    }
+
+    /// See [`Device::query_pkey`].
+    pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
+        self.0.device.query_pkey(port, index)
+    }
+
+    /// The counters of this process, as they are now.
+    pub fn get_hw_stats(&self) -> HwStats {
+        self.0.engine.get_hw_stats()
+    }
+
+    /// Makes a protection domain. EOVERFLOW at the limit.
+    pub fn alloc_pd(&self) -> Result<Pd> {
+        self.usable().and_then(|context| Pd::alloc_pd(context)).logged("alloc_pd")
+    }
+
+    /// Makes a completion queue for at least `cqe` entries, whose events go to `channel`.
+    ///
+    /// EINVAL for 0 or more than the limit, a channel of another context, or `comp_vector` other
+    /// than 0.
+    pub fn create_cq(
+        &self,
+        cqe: u32,
+        channel: Option<&CompChannel>,
+        comp_vector: u32,
+    ) -> Result<Cq> {
+        self.usable()
+            .and_then(|context| Cq::create_cq(context, cqe, channel, comp_vector))
+            .logged("create_cq")
+    }
+
+    /// Makes a completion channel.
+    pub fn create_comp_channel(&self) -> Result<CompChannel> {
+        self.usable().and_then(CompChannel::create_comp_channel).logged("create_comp_channel")
+    }
+
+    /// The descriptor that is readable while an asynchronous event waits.
+    pub fn async_fd(&self) -> RawFd {
+        self.0.events.as_fd().as_raw_fd()
+    }
+
+    /// Waits for the next asynchronous event (`ibv_get_async_event(3)`).
+    ///
+    /// EAGAIN if the descriptor is non-blocking and none waits.
+    pub fn get_async_event(&self) -> Result<AsyncEvent> {
+        let engine = &self.0.engine;
+        engine.start_background();
+        self.0.events.get(engine, Waiting::deliver)
+    }
+
+    fn usable(&self) -> Result<&Arc<ContextInner>> {
+        self.0.engine.check_fork()?;
+        self.0.life.check(ContextInner::WHAT)?;
+        Ok(&self.0)
+    }
+}
+
+impl ContextInner {
+    /// Queues an event for the program.
+    pub(crate) fn notify(&self, kind: EventKind, target: Target) {
+        self.events.push(Waiting { kind, target });
+    }
+
+    pub(crate) fn add_qp(&self, qp: &Arc<QpInner>) {
+        self.open().qps.insert(qp.qpn, Arc::downgrade(qp));
+    }
+
+    pub(crate) fn remove_qp(&self, qpn: Qpn) {
+        self.open().qps.remove(&qpn);
+    }
+
+    pub(crate) fn add_mr(&self, mr: &Arc<MrInner>) {
+        self.open().mrs.insert(mr.info.lkey, Arc::downgrade(mr));
+    }
+
+    pub(crate) fn remove_mr(&self, key: u32) {
+        self.open().mrs.remove(&key);
+    }
+
+    /// Cuts the program off: nothing of this context is reachable from the network afterwards.
+    pub(crate) fn disassociate_ucontext(&self) {
+        if !self.life.cut() || self.engine.check_fork().is_err() {
+            return;
+        }
+        let open = std::mem::take(&mut *self.open());
+        open.qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.cut());
+        open.mrs.values().filter_map(Weak::upgrade).for_each(|mr| mr.cut());
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

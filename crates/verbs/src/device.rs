@@ -1,0 +1,307 @@
+//! Devices: one for each interface that is up and has an address, with no set-up.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use irdma_net::netdev::{self, Interface, Scope};
+use irdma_transport::{ErrorKind, Result, VerbsError};
+use irdma_wire::Gid;
+
+use crate::config::Config;
+use crate::context::Context;
+use crate::identity;
+use crate::limits::{FULL, Limits};
+use crate::log::Logged;
+use crate::port::{self, GidTable, PortAttr};
+use crate::process::Process;
+
+/// `IBV_DEVICE_CURR_QP_STATE_MOD`, `PORT_ACTIVE_EVENT`, `SYS_IMAGE_GUID`, `RC_RNR_NAK_GEN` and
+/// the kernel's `BLOCK_MULTICAST_LOOPBACK`.
+const DEVICE_CAP_FLAGS: u32 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 22;
+
+/// An RDMA device in software, on one network interface.
+#[derive(Clone, Debug)]
+pub struct Device(Arc<DeviceInner>);
+
+#[derive(Debug)]
+struct DeviceInner {
+    name: String,
+    netdev: String,
+    index: u32,
+    node_guid: u64,
+    sys_image_guid: u64,
+    config: Config,
+    gids: Arc<GidTable>,
+}
+
+/// Attributes of a device (`struct ibv_device_attr`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceAttr {
+    /// Says that this is software, and its version.
+    pub fw_ver: String,
+    /// Identifies the device.
+    pub node_guid: u64,
+    /// Identifies the host.
+    pub sys_image_guid: u64,
+    /// PCI vendor id.
+    pub vendor_id: u32,
+    /// PCI device id.
+    pub vendor_part_id: u32,
+    /// Hardware revision.
+    pub hw_ver: u32,
+    /// How much it holds.
+    pub limits: Limits,
+    /// Supported page sizes, a bit each.
+    pub page_size_cap: u64,
+    /// `IBV_DEVICE_*` capability bits.
+    pub device_cap_flags: u32,
+    /// Atomics are atomic among all queue pairs of the device (`IBV_ATOMIC_HCA`).
+    pub atomic_cap: u32,
+    /// Exponent of the longest delay of an acknowledgement, 4.096 us * 2^n.
+    pub local_ca_ack_delay: u8,
+}
+
+impl Device {
+    /// All devices, in the order in which programs prefer them: the default route's interface,
+    /// other routable IPv4, IPv6 only, the loopback interface.
+    ///
+    /// EINVAL for a bad `IRDMA_*` variable, EIO where the kernel does not list interfaces.
+    pub fn list() -> Result<Vec<Device>> {
+        let process = Process::current();
+        let config = process.config()?;
+        let mut interfaces = interfaces().logged("get_device_list")?;
+        interfaces.retain(|interface| is_usable(interface, config));
+        interfaces.sort_by_key(|interface| (place(interface, config), interface.index));
+        Ok(interfaces
+            .iter()
+            .map(|interface| Device::init_roce_device(process, interface, config))
+            .collect())
+    }
+
+    /// A RoCE device on `interface`, node type CA.
+    fn init_roce_device(process: &Process, interface: &Interface, config: &Config) -> Device {
+        Device::init_rdma_device(process, "roce", interface, config)
+    }
+
+    /// What devices of every mode have.
+    fn init_rdma_device(
+        process: &Process,
+        prefix: &str,
+        interface: &Interface,
+        config: &Config,
+    ) -> Device {
+        let gids = process.gid_table(&interface.name);
+        gids.update(&interface.addresses, config.link_local, FULL.max_gids);
+        Device(Arc::new(DeviceInner {
+            name: format!("{prefix}_{}", interface.name),
+            netdev: interface.name.clone(),
+            index: interface.index,
+            node_guid: identity::node_guid(&interface.name, interface.mac),
+            sys_image_guid: identity::sys_image_guid(),
+            config: config.clone(),
+            gids,
+        }))
+    }
+
+    /// The name, such as `roce_eth0`.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The name of the interface below.
+    pub fn get_netdev(&self) -> &str {
+        &self.0.netdev
+    }
+
+    /// The number of the interface below.
+    pub fn netdev_index(&self) -> u32 {
+        self.0.index
+    }
+
+    /// Identifies the device, on every host.
+    pub fn node_guid(&self) -> u64 {
+        self.0.node_guid
+    }
+
+    /// The node description.
+    pub fn node_desc(&self) -> &str {
+        &self.0.config.node_desc
+    }
+
+    /// Opens the device.
+    pub fn open(&self) -> Result<Context> {
+        Context::alloc_ucontext(self)
+    }
+
+    /// Attributes and limits; constant over time.
+    pub fn query_device(&self) -> DeviceAttr {
+        DeviceAttr {
+            fw_ver: concat!(env!("CARGO_PKG_VERSION"), "-software").into(),
+            node_guid: self.0.node_guid,
+            sys_image_guid: self.0.sys_image_guid,
+            vendor_id: self.0.config.vendor_id,
+            vendor_part_id: self.0.config.vendor_part_id,
+            hw_ver: 1,
+            limits: *self.limits(),
+            page_size_cap: 1 << 12 | 1 << 21 | 1 << 30,
+            device_cap_flags: DEVICE_CAP_FLAGS,
+            atomic_cap: 1,
+            local_ca_ack_delay: 15,
+        }
+    }
+
+    /// Attributes of port 1, read from the interface now. EINVAL for another port.
+    pub fn query_port(&self, port: u8) -> Result<PortAttr> {
+        port::check_port(port).logged("query_port")?;
+        let interface = self.refresh()?;
+        Ok(port::query_port(interface.as_ref(), self.0.gids.len()))
+    }
+
+    /// The GID at `index` of port 1, zeros where an address was removed. EINVAL past the table.
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<Gid> {
+        port::check_port(port).and_then(|()| self.0.gids.query_gid(index)).logged("query_gid")
+    }
+
+    /// The P_Key at `index` of port 1. EINVAL past index 0.
+    pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
+        port::query_pkey(port, index).logged("query_pkey")
+    }
+
+    pub(crate) fn limits(&self) -> &'static Limits {
+        &FULL
+    }
+
+    pub(crate) fn gids(&self) -> &GidTable {
+        &self.0.gids
+    }
+
+    /// Reads the interface anew and has the GID table follow it; `None` if it is gone.
+    pub(crate) fn refresh(&self) -> Result<Option<Interface>> {
+        let found = interfaces()?.into_iter().find(|interface| interface.name == self.0.netdev);
+        let addresses = found.as_ref().map_or(&[][..], |interface| &interface.addresses);
+        self.update_gids(addresses);
+        Ok(found)
+    }
+
+    /// Has the GID table follow `addresses`; tells whether anything changed.
+    pub(crate) fn update_gids(&self, addresses: &[netdev::Address]) -> bool {
+        self.0.gids.update(addresses, self.0.config.link_local, FULL.max_gids)
+    }
+}
+
+fn interfaces() -> Result<Vec<Interface>> {
+    netdev::list().map_err(|error| {
+        VerbsError::new(ErrorKind::Io, format!("the kernel does not list interfaces: {error}"))
+    })
+}
+
+fn is_usable(interface: &Interface, config: &Config) -> bool {
+    let wanted = config.devices.is_empty() || config.devices.contains(&interface.name);
+    let has_gid = interface
+        .addresses
+        .iter()
+        .any(|address| address.usable && (config.link_local || address.scope != Scope::Link));
+    wanted && interface.up && has_gid
+}
+
+/// Where a device stands in the list: the asked order, or else the order of usefulness.
+fn place(interface: &Interface, config: &Config) -> (usize, u8, u32) {
+    let asked = config.devices.iter().position(|name| *name == interface.name).unwrap_or(0);
+    let has_ipv4 = interface
+        .addresses
+        .iter()
+        .any(|address| matches!(address.ip, IpAddr::V4(_)) && address.usable);
+    let (class, metric) = match interface.default_route_ipv4.or(interface.default_route_ipv6) {
+        _ if interface.loopback => (3, 0),
+        Some(metric) => (0, metric),
+        None if has_ipv4 => (1, 0),
+        None => (2, 0),
+    };
+    (asked, class, metric)
+}
+
+#[cfg(test)]
+mod tests {
+    use irdma_net::netdev::Address;
+
+    use super::*;
+
+    fn interface(index: u32, name: &str, ip: &str) -> Interface {
+        let scope = if name == "lo" { Scope::Host } else { Scope::Global };
+        let address = Address { ip: ip.parse().unwrap(), prefix_len: 8, scope, usable: true };
+        Interface {
+            index,
+            name: name.into(),
+            mac: [0; 6],
+            mtu: 1500,
+            up: true,
+            running: true,
+            loopback: name == "lo",
+            multicast: true,
+            hardware: 1,
+            kind: String::new(),
+            parent: None,
+            speed_mbps: None,
+            addresses: vec![address],
+            default_route_ipv4: None,
+            default_route_ipv6: None,
+        }
+    }
+
+    fn order(config: &Config) -> Vec<String> {
+        let mut all = vec![
+            interface(1, "lo", "127.0.0.1"),
+            interface(2, "six", "2001:db8::1"),
+            interface(3, "four", "10.0.0.1"),
+            interface(4, "default", "10.1.0.1"),
+        ];
+        all[3].default_route_ipv4 = Some(100);
+        all.retain(|interface| is_usable(interface, config));
+        all.sort_by_key(|interface| (place(interface, config), interface.index));
+        all.into_iter().map(|interface| interface.name).collect()
+    }
+
+    #[test]
+    fn the_default_route_comes_first_and_loopback_last() {
+        assert_eq!(order(&Config::default()), ["default", "four", "six", "lo"]);
+    }
+
+    #[test]
+    fn the_filter_chooses_and_orders() {
+        let devices = vec!["lo".into(), "four".into(), "none".into()];
+        assert_eq!(order(&Config { devices, ..Config::default() }), ["lo", "four"]);
+    }
+
+    #[test]
+    fn an_interface_needs_an_address_that_can_be_bound() {
+        let mut lonely = interface(1, "a", "10.0.0.1");
+        lonely.addresses[0].usable = false;
+        assert!(!is_usable(&lonely, &Config::default()));
+        lonely.addresses[0].usable = true;
+        lonely.addresses[0].scope = Scope::Link;
+        assert!(!is_usable(&lonely, &Config::default()));
+        assert!(is_usable(&lonely, &Config { link_local: true, ..Config::default() }));
+    }
+
+    #[test]
+    fn every_gid_that_the_port_counts_answers_at_the_first_query() {
+        for device in Device::list().unwrap() {
+            let count = device.query_port(1).unwrap().gid_tbl_len;
+            assert!(count > 0);
+            for index in 0..count {
+                assert_ne!(device.query_gid(1, index).unwrap(), Gid::default());
+            }
+            assert_eq!(device.query_gid(1, count).unwrap_err().errno(), 22);
+            assert_eq!(device.query_port(2).unwrap_err().errno(), 22);
+        }
+    }
+
+    #[test]
+    fn a_device_says_that_it_is_software_and_has_identity() {
+        let devices = Device::list().unwrap();
+        let attr = devices.last().unwrap().query_device();
+        assert!(attr.fw_ver.ends_with("-software"));
+        assert_ne!((attr.node_guid, attr.sys_image_guid), (0, 0));
+        assert_eq!((attr.vendor_id, attr.vendor_part_id), (0x8086, 0x1592));
+    }
+}

@@ -1,0 +1,238 @@
+//! Who runs the lane: the program's threads, or the background thread.
+//!
+//! The thread stands back while the program does the work itself: while its polls come back empty,
+//! or while one of its threads waits for an event and runs the lane meanwhile (the leader). A poll
+//! that found something says the program may now spin on memory, an armed completion queue says it
+//! may sleep: both call the thread back.
+//!
+//! Invariant: whenever nobody runs the lane, the thread either waits for packets, or looks again
+//! within [`MAX_TICK_NS`], or the one who keeps it parked will wake it.
+
+use super::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// An empty poll this recent means that the program polls.
+const RECENT_EMPTY_NS: u64 = 20_000;
+/// A poll that found something this recently: the program is about to poll again.
+const RECENT_FOUND_NS: u64 = 2_000;
+/// After this long without an empty poll the program does not poll any more.
+const STALE_NS: u64 = 50_000;
+/// How often a thread that stands back looks at the program.
+const MIN_TICK_NS: u64 = 50_000;
+const MAX_TICK_NS: u64 = 200_000;
+/// Runs in a row in which the thread finds work before the program does: the program spins on
+/// memory, and the thread stays. As many in which it finds none end that.
+const STICKY_AFTER: i32 = 3;
+/// Empty polls in a row that show the contrary.
+const POLLING_AFTER: u32 = 1000;
+/// Ticks in a row with the same leader before the thread parks.
+const PARK_AFTER: u32 = 50;
+
+/// What the thread does, as others see it.
+const WAITING: u8 = 0;
+const STANDING: u8 = 1;
+const PARKED: u8 = 2;
+
+/// What the thread shall do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Run the lane, then wait for packets.
+    Run,
+    /// Look again after this time or when woken.
+    StandBack(u64),
+    /// Look again when woken.
+    Park,
+}
+
+/// Who is to be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sleeper {
+    /// The program's thread that runs the lane while it waits.
+    Leader,
+    /// The background thread.
+    Thread,
+}
+
+/// What the program and the thread tell each other, without locks.
+#[derive(Debug)]
+pub(crate) struct HandOff {
+    /// Time of the last poll, in nanoseconds; the low bit says that it found something.
+    last_poll: AtomicU64,
+    empty_polls: AtomicU32,
+    leader: AtomicBool,
+    /// Counts the leaders that came and went.
+    leaders: AtomicU32,
+    thread: AtomicU8,
+    /// The thread sleeps no longer than until then; 0 while it is awake.
+    sleeps_until: AtomicU64,
+    leader_until: AtomicU64,
+}
+
+/// What only the thread knows.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    sticky: bool,
+    /// Runs in a row that found work, or below 0 that did not.
+    streak: i32,
+    tick_ns: u64,
+    leaders: u32,
+    same_leader: u32,
+}
+
+impl HandOff {
+    pub(crate) fn new() -> Self {
+        HandOff {
+            last_poll: AtomicU64::new(0),
+            empty_polls: AtomicU32::new(0),
+            leader: AtomicBool::new(false),
+            leaders: AtomicU32::new(0),
+            thread: AtomicU8::new(WAITING),
+            sleeps_until: AtomicU64::new(0),
+            leader_until: AtomicU64::new(0),
+        }
+    }
+
+    /// The program polled.
+    #[inline]
+    pub(crate) fn note_poll(&self, now_ns: u64, found: bool) {
+        self.last_poll.store(now_ns & !1 | u64::from(found), Ordering::Relaxed);
+        let empty = if found { 0 } else { self.empty_polls.load(Ordering::Relaxed) + 1 };
+        self.empty_polls.store(empty.min(POLLING_AFTER), Ordering::Relaxed);
+    }
+
+    /// The program asked for an event. `true`: wake the thread.
+    pub(crate) fn note_armed(&self) -> bool {
+        // The polls so far are not those of a program that goes on polling.
+        self.last_poll.store(0, Ordering::SeqCst);
+        self.thread.load(Ordering::SeqCst) == STANDING && !self.leader.load(Ordering::SeqCst)
+    }
+
+    /// A waiting thread of the program offers to run the lane; `false`: another does already.
+    pub(crate) fn enter_leader(&self) -> bool {
+        let entered =
+            self.leader.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if entered {
+            self.leaders.fetch_add(1, Ordering::SeqCst);
+        }
+        entered
+    }
+
+    /// The leader goes back to the program, with the lane's deadline where it is. `true`: wake
+    /// the thread.
+    pub(crate) fn leave_leader(&self, deadline_ns: u64) -> bool {
+        self.leader_until.store(0, Ordering::SeqCst);
+        self.leader.store(false, Ordering::SeqCst);
+        self.thread.load(Ordering::SeqCst) == PARKED
+            || self.sleeps_until.load(Ordering::SeqCst) > deadline_ns
+    }
+
+    /// The leader is about to sleep until `until_ns`; it must look at the deadline once more
+    /// afterwards.
+    pub(crate) fn leader_sleeps(&self, until_ns: u64) {
+        self.leader_until.store(until_ns, Ordering::SeqCst);
+    }
+
+    /// The thread is about to sleep until `until_ns`, waiting for packets; it must look at the
+    /// deadline once more afterwards.
+    pub(crate) fn thread_sleeps(&self, until_ns: u64) {
+        self.thread.store(WAITING, Ordering::SeqCst);
+        self.sleeps_until.store(until_ns, Ordering::SeqCst);
+    }
+
+    /// The thread is awake.
+    pub(crate) fn thread_wakes(&self) {
+        self.sleeps_until.store(0, Ordering::SeqCst);
+    }
+
+    /// A deadline was set: who sleeps past it and is to be woken?
+    pub(crate) fn note_deadline(&self, deadline_ns: u64) -> Option<Sleeper> {
+        if self.leader_until.load(Ordering::SeqCst) > deadline_ns {
+            self.leader_until.store(deadline_ns, Ordering::SeqCst);
+            return Some(Sleeper::Leader);
+        }
+        if self.sleeps_until.load(Ordering::SeqCst) > deadline_ns {
+            self.sleeps_until.store(deadline_ns, Ordering::SeqCst);
+            return Some(Sleeper::Thread);
+        }
+        None
+    }
+
+    /// Packets arrived or a timer is due: is it for the thread to run the lane?
+    pub(crate) fn on_work(&self, memory: &mut Memory, now_ns: u64) -> Turn {
+        if self.leader.load(Ordering::SeqCst) {
+            return self.stand_back(memory);
+        }
+        if self.empty_polls.load(Ordering::Relaxed) >= POLLING_AFTER {
+            memory.sticky = false;
+        }
+        let (idle_ns, found) = self.last_poll(now_ns);
+        let recent_ns = if found { RECENT_FOUND_NS } else { RECENT_EMPTY_NS };
+        if !memory.sticky && idle_ns < recent_ns {
+            return self.stand_back(memory);
+        }
+        self.run(memory)
+    }
+
+    /// The thread ran the lane, which had work or had not.
+    pub(crate) fn on_run(&self, memory: &mut Memory, found_work: bool) {
+        memory.streak = match found_work {
+            true => memory.streak.max(0) + 1,
+            false => memory.streak.min(0) - 1,
+        }
+        .clamp(-STICKY_AFTER, STICKY_AFTER);
+        match memory.streak {
+            STICKY_AFTER => memory.sticky = true,
+            streak if streak == -STICKY_AFTER => memory.sticky = false,
+            _ => {}
+        }
+    }
+
+    /// The lane is being run by someone else.
+    pub(crate) fn on_busy(&self, memory: &mut Memory) -> Turn {
+        self.stand_back(memory)
+    }
+
+    /// The thread stood back for a while: does it come back?
+    pub(crate) fn on_tick(&self, memory: &mut Memory, now_ns: u64) -> Turn {
+        let leaders = self.leaders.load(Ordering::SeqCst);
+        let changed = leaders != memory.leaders;
+        memory.leaders = leaders;
+        if self.leader.load(Ordering::SeqCst) {
+            return self.behind_leader(memory, changed);
+        }
+        memory.same_leader = 0;
+        let (idle_ns, found) = self.last_poll(now_ns);
+        if changed || !found && idle_ns < STALE_NS {
+            return self.stand_back(memory);
+        }
+        self.run(memory)
+    }
+
+    fn behind_leader(&self, memory: &mut Memory, changed: bool) -> Turn {
+        memory.same_leader = if changed { 0 } else { memory.same_leader + 1 };
+        if memory.same_leader < PARK_AFTER {
+            return self.stand_back(memory);
+        }
+        self.thread.store(PARKED, Ordering::SeqCst);
+        // The leader may have left before it could see that the thread parks.
+        if self.leader.load(Ordering::SeqCst) { Turn::Park } else { self.run(memory) }
+    }
+
+    fn stand_back(&self, memory: &mut Memory) -> Turn {
+        self.thread.store(STANDING, Ordering::SeqCst);
+        memory.tick_ns = (memory.tick_ns * 2).clamp(MIN_TICK_NS, MAX_TICK_NS);
+        Turn::StandBack(memory.tick_ns)
+    }
+
+    fn run(&self, memory: &mut Memory) -> Turn {
+        self.thread.store(WAITING, Ordering::SeqCst);
+        memory.tick_ns = 0;
+        memory.same_leader = 0;
+        Turn::Run
+    }
+
+    /// Time since the last poll, and whether that found something.
+    fn last_poll(&self, now_ns: u64) -> (u64, bool) {
+        let last = self.last_poll.load(Ordering::Relaxed);
+        (now_ns.saturating_sub(last), last & 1 == 1)
+    }
+}

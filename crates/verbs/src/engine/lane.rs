@@ -1,0 +1,358 @@
+//! A lane: one endpoint of the protocol with its sockets, behind one lock.
+//!
+//! Invariant: whoever has held the lock has sent what there was to send, and has published the
+//! next deadline before letting go; effects run after that, without the lock.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use irdma_mem::MemTable;
+use irdma_net::clock;
+use irdma_net::slot::{self, Message, Slot};
+use irdma_net::wake::{EventFd, Interest, Poll, Ready};
+use irdma_transport::{Effect, Endpoint, ErrorKind, Instant, Result, VerbsError};
+use irdma_wire::{Gid, Qpn};
+
+use super::handoff::{HandOff, Sleeper};
+use super::sockets::{Sockets, Token};
+use super::targets::Targets;
+use super::traffic::{Budget, Traffic};
+use crate::config::Config;
+use crate::limits::FULL;
+use crate::stats::{self, HwStats};
+
+/// Of so many empty polls in a row one asks the kernel for packets.
+const POLLS_A_CHECK: u32 = 4;
+/// No deadline.
+pub(crate) const NEVER: u64 = u64::MAX;
+/// The part of a receive buffer that packets can be counted on to fill; the rest is the kernel's
+/// overhead, which is largest for small packets.
+const WINDOW_SHARE: usize = 4;
+
+/// One endpoint with its sockets.
+pub(crate) struct Lane {
+    inner: Mutex<LaneInner>,
+    /// Readiness of the lane's sockets.
+    poll: Arc<Poll>,
+    kick: Arc<EventFd>,
+    /// When the lane has to run next; 0 for at once.
+    deadline_ns: AtomicU64,
+    empty_polls: AtomicU32,
+    hand_off: Arc<HandOff>,
+    /// Wakes the background thread.
+    pub(crate) wake: Arc<EventFd>,
+    targets: Arc<Targets>,
+}
+
+/// What the lane's lock guards.
+pub(crate) struct LaneInner {
+    pub(crate) endpoint: Endpoint,
+    traffic: Traffic,
+    slot: Slot,
+    poll: Arc<Poll>,
+    kick: Arc<EventFd>,
+    message: Box<[u8]>,
+    ready: Vec<Ready>,
+    effects: Vec<Effect>,
+    now: Instant,
+}
+
+impl Lane {
+    /// Claims a slot and starts with no address.
+    pub(crate) fn open(
+        config: &Config,
+        seed: u64,
+        mem: Arc<MemTable>,
+        hand_off: Arc<HandOff>,
+        targets: Arc<Targets>,
+    ) -> io::Result<Self> {
+        let slot = Slot::claim(seed)?;
+        let poll = Arc::new(Poll::new()?);
+        let kick = Arc::new(EventFd::engine()?);
+        poll.add(&*kick, Token::Kick.to_u64(), Interest::Read)?;
+        poll.add(&slot, Token::Slot.to_u64(), Interest::Read)?;
+        let endpoint_config = irdma_transport::Config {
+            slot: slot.number(),
+            seed,
+            max_qp: FULL.max_qp,
+            max_mcast_grp: FULL.max_mcast_grp,
+            initial_window: config.initial_window,
+            max_window: config.max_window,
+            min_timeout_ns: config.min_timeout_ns,
+            ..irdma_transport::Config::default()
+        };
+        let inner = LaneInner {
+            endpoint: Endpoint::new(endpoint_config, mem),
+            traffic: Traffic::new(Sockets::new(Arc::clone(&poll)), config),
+            slot,
+            poll: Arc::clone(&poll),
+            kick: Arc::clone(&kick),
+            message: vec![0; slot::MESSAGE_LEN].into(),
+            ready: Vec::new(),
+            effects: Vec::new(),
+            now: Instant::ZERO,
+        };
+        Ok(Lane {
+            inner: Mutex::new(inner),
+            poll,
+            kick,
+            deadline_ns: AtomicU64::new(NEVER),
+            empty_polls: AtomicU32::new(0),
+            hand_off,
+            wake: Arc::new(EventFd::engine()?),
+            targets,
+        })
+    }
+
+    /// Takes the lane, for a verb of the program.
+    pub(crate) fn lock(&self) -> LaneGuard<'_> {
+        self.guard(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn try_lock(&self) -> Option<LaneGuard<'_>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Some(self.guard(inner)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(self.guard(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn guard<'a>(&'a self, mut inner: MutexGuard<'a, LaneInner>) -> LaneGuard<'a> {
+        inner.now = Instant::from_nanos(clock::monotonic_ns());
+        LaneGuard { lane: self, inner: Some(inner) }
+    }
+
+    /// Receives, runs timers, sends. Tells whether anything was due; `None` if another thread
+    /// is running the lane.
+    pub(crate) fn try_run(&self) -> Option<bool> {
+        Some(self.try_lock()?.run())
+    }
+
+    /// A poll of the program came back empty: gives the lane a turn, now and then.
+    #[inline]
+    pub(crate) fn progress(&self) {
+        let count = self.empty_polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.empty_polls.store(count, Ordering::Relaxed);
+        if count % POLLS_A_CHECK == 0 || self.deadline_ns.load(Ordering::Relaxed) == 0 {
+            self.try_run();
+        }
+    }
+
+    /// When the lane has to run next, in nanoseconds of the monotonic clock; 0 for at once.
+    pub(crate) fn deadline_ns(&self) -> u64 {
+        self.deadline_ns.load(Ordering::SeqCst)
+    }
+
+    /// Readiness of the lane's sockets.
+    pub(crate) fn poll(&self) -> &Poll {
+        &self.poll
+    }
+
+    /// Wakes whoever sleeps past a deadline that was published.
+    fn wake_for(&self, deadline_ns: u64) {
+        match self.hand_off.note_deadline(deadline_ns) {
+            Some(Sleeper::Leader) => self.kick.signal(),
+            Some(Sleeper::Thread) => self.wake.signal(),
+            None => {}
+        }
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("deadline_ns", &self.deadline_ns).finish_non_exhaustive()
+    }
+}
+
+impl LaneInner {
+    /// The time at which the lock was taken.
+    pub(crate) fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn run(&mut self) -> bool {
+        let received = self.receive();
+        let due = self.deadline().is_some_and(|deadline| deadline <= self.now);
+        if due {
+            self.endpoint.handle_timeout(self.now);
+            self.traffic.release_held(self.now, &mut self.endpoint);
+        }
+        received || due
+    }
+
+    fn receive(&mut self) -> bool {
+        // Fails for a signal at most, and the next run asks again.
+        if self.poll.wait(&mut self.ready, Some(0)).is_err() || self.ready.is_empty() {
+            return false;
+        }
+        let mut budget = Budget::new();
+        for i in 0..self.ready.len() {
+            match Token::from_u64(self.ready[i].token) {
+                Token::Slot => self.receive_messages(),
+                // Fails if another run was faster.
+                Token::Kick => drop(self.kick.read()),
+                // Sending goes on when the lock is given back.
+                Token::Room(_) => {}
+                token => self.receive_from(token, &mut budget),
+            }
+        }
+        true
+    }
+
+    fn receive_from(&mut self, token: Token, budget: &mut Budget) {
+        let LaneInner { traffic, endpoint, slot, now, .. } = self;
+        while !budget.is_spent() && traffic.receive(*now, token, budget, endpoint, slot) {}
+    }
+
+    fn receive_messages(&mut self) {
+        let LaneInner { traffic, endpoint, slot, message, now, .. } = self;
+        while let Ok(Some(received)) = slot.recv(message) {
+            match received.message {
+                Message::Relay { meta, data } => {
+                    traffic.receive_relayed(*now, meta, data, endpoint);
+                }
+                Message::User(request) => {
+                    if let Some(answer) = stats::answer(request, &|| snapshot(endpoint, traffic)) {
+                        // Whoever asked has gone, or asks again.
+                        let _ = slot.send(received.from, &Message::User(&answer));
+                    }
+                }
+                Message::Steer { .. } => {}
+            }
+        }
+    }
+
+    /// Makes an address usable as a source and listens on it.
+    pub(crate) fn open_local(&mut self, addr: IpAddr, ifindex: u32, mtu: u32) -> Result<()> {
+        if self.traffic.sockets().has_local(addr) {
+            return Ok(());
+        }
+        let opened = self.traffic.sockets().open_local(addr, ifindex);
+        let local = opened.map_err(|error| socket_error(addr, &error))?;
+        let window = (local.receiver.rcvbuf() / WINDOW_SHARE) as u32;
+        self.endpoint.add_local(addr, local.ports(), mtu);
+        self.endpoint.set_recv_window(window);
+        Ok(())
+    }
+
+    /// Forgets an address that left its interface.
+    pub(crate) fn close_local(&mut self, addr: IpAddr) {
+        self.endpoint.remove_local(addr);
+        self.traffic.sockets().close_local(addr);
+    }
+
+    /// Attaches a queue pair to a group, joining it on the interface if it is the first.
+    pub(crate) fn attach_mcast(
+        &mut self,
+        qpn: Qpn,
+        gid: &Gid,
+        lid: u16,
+        ifindex: u32,
+    ) -> Result<()> {
+        self.endpoint.attach_mcast(qpn, gid, lid, ifindex)?;
+        self.apply_effects().map_err(|error| {
+            // The attachment exists, so that undoing it cannot fail; leaving the group that was
+            // not joined does nothing.
+            let _ = self.endpoint.detach_mcast(qpn, gid, lid, ifindex);
+            let text = format!("joining group {}: {error}", gid.to_ip());
+            VerbsError::new(kind_of(&error), text)
+        })
+    }
+
+    /// Joins and leaves groups as the endpoint asks; other effects wait for the lock's end.
+    fn apply_effects(&mut self) -> io::Result<()> {
+        let mut result = Ok(());
+        while let Some(effect) = self.endpoint.poll_effect() {
+            match effect {
+                Effect::JoinGroup { group, ifindex } => {
+                    result = result.and(self.traffic.sockets().join(group, ifindex));
+                }
+                Effect::LeaveGroup { group, ifindex } => {
+                    self.traffic.sockets().leave(group, ifindex);
+                }
+                effect => self.effects.push(effect),
+            }
+        }
+        result
+    }
+
+    /// Sends what there is; returns when the lane has to run next.
+    fn finish(&mut self) -> u64 {
+        let more = self.traffic.transmit(self.now, &mut self.endpoint);
+        self.traffic.flush_capture();
+        // A join is applied where it can be undone; what is left here cannot fail.
+        let _ = self.apply_effects();
+        match self.deadline() {
+            _ if more => 0,
+            Some(deadline) => deadline.as_nanos(),
+            None => NEVER,
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.endpoint.poll_timeout().into_iter().chain(self.traffic.deadline()).min()
+    }
+
+    /// The counters as they are now.
+    pub(crate) fn stats(&self) -> HwStats {
+        snapshot(&self.endpoint, &self.traffic)
+    }
+}
+
+fn snapshot(endpoint: &Endpoint, traffic: &Traffic) -> HwStats {
+    HwStats::new(endpoint.stats(), &traffic.counters(), traffic.overflows())
+}
+
+/// Why an address cannot be used.
+fn socket_error(addr: IpAddr, error: &io::Error) -> VerbsError {
+    VerbsError::new(kind_of(error), format!("address {addr}: {error}"))
+}
+
+fn kind_of(error: &io::Error) -> ErrorKind {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => ErrorKind::AddressInUse,
+        io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
+        io::ErrorKind::OutOfMemory => ErrorKind::NoMemory,
+        io::ErrorKind::AddrNotAvailable | io::ErrorKind::InvalidInput => ErrorKind::Invalid,
+        _ => ErrorKind::Io,
+    }
+}
+
+/// The lane, taken; giving it back sends, publishes the deadline and runs effects.
+pub(crate) struct LaneGuard<'a> {
+    lane: &'a Lane,
+    /// Empty only while the guard is being dropped.
+    inner: Option<MutexGuard<'a, LaneInner>>,
+}
+
+impl Deref for LaneGuard<'_> {
+    type Target = LaneInner;
+
+    fn deref(&self) -> &LaneInner {
+        self.inner.as_ref().expect("the guard is not being dropped")
+    }
+}
+
+impl DerefMut for LaneGuard<'_> {
+    fn deref_mut(&mut self) -> &mut LaneInner {
+        self.inner.as_mut().expect("the guard is not being dropped")
+    }
+}
+
+impl Drop for LaneGuard<'_> {
+    fn drop(&mut self) {
+        let Some(mut inner) = self.inner.take() else { return };
+        let deadline_ns = inner.finish();
+        self.lane.deadline_ns.store(deadline_ns, Ordering::SeqCst);
+        let effects = std::mem::take(&mut inner.effects);
+        drop(inner);
+        for effect in effects {
+            self.lane.targets.dispatch(effect);
+        }
+        self.lane.wake_for(deadline_ns);
+    }
+}

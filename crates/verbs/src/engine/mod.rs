@@ -1,0 +1,254 @@
+//! The engine: one a process, made at the first open device, ended with the last.
+//!
+//! Memory only, until a queue pair is made: then it claims a slot; sockets and the background
+//! thread follow when a queue pair leaves RESET.
+
+mod capture;
+mod handoff;
+mod lane;
+mod progress;
+mod sockets;
+mod targets;
+mod traffic;
+
+/// What the hand-off is built of; its model replaces them.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+}
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use irdma_mem::MemTable;
+use irdma_net::clock;
+use irdma_net::fork::ForkGuard;
+use irdma_transport::{ErrorKind, PdTable, Result, Rng, VerbsError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+pub(crate) use lane::{Lane, LaneGuard};
+pub(crate) use traffic::Counters;
+
+use crate::config::Config;
+use crate::device::Device;
+use crate::limits::{FULL, Quota};
+use crate::port::PORT;
+use crate::stats::HwStats;
+use handoff::HandOff;
+use lane::NEVER;
+use progress::Progress;
+use targets::Targets;
+
+/// What all contexts of a process share.
+pub(crate) struct Engine {
+    pub(crate) mem: Arc<MemTable>,
+    pub(crate) pds: PdTable,
+    pub(crate) cqs: Quota,
+    pub(crate) srqs: Quota,
+    pub(crate) ahs: Quota,
+    pub(crate) targets: Arc<Targets>,
+    config: Config,
+    fork: ForkGuard,
+    seed: u64,
+    tokens: AtomicU64,
+    hand_off: Arc<HandOff>,
+    lane: OnceLock<Arc<Lane>>,
+    /// Also held while the lane is being opened.
+    progress: Mutex<Option<Progress>>,
+}
+
+impl Engine {
+    pub(crate) fn new(config: Config) -> Result<Arc<Self>> {
+        let seed = match config.seed {
+            Some(seed) => seed,
+            None => clock::seed().map_err(|error| system_error("no random seed", &error))?,
+        };
+        irdma_net::fork::close_in_children().map_err(|error| system_error("atfork", &error))?;
+        let fork = ForkGuard::new().map_err(|error| system_error("fork guard", &error))?;
+        let mut rng = Rng::new(seed);
+        Ok(Arc::new(Engine {
+            mem: Arc::new(MemTable::new(rng.next_u64(), FULL.max_mr)),
+            pds: PdTable::new(FULL.max_pd),
+            cqs: Quota::new("completion queues", FULL.max_cq),
+            srqs: Quota::new("shared receive queues", FULL.max_srq),
+            ahs: Quota::new("address handles", FULL.max_ah),
+            targets: Arc::default(),
+            config,
+            fork,
+            seed: rng.next_u64(),
+            tokens: AtomicU64::new(1),
+            hand_off: Arc::new(HandOff::new()),
+            lane: OnceLock::new(),
+            progress: Mutex::new(None),
+        }))
+    }
+
+    /// EIO in a forked child, where everything inherited is dead.
+    #[inline]
+    pub(crate) fn check_fork(&self) -> Result<()> {
+        if self.fork.forked() {
+            return Err(inherited());
+        }
+        Ok(())
+    }
+
+    /// A number that names an object in effects.
+    pub(crate) fn next_token(&self) -> u64 {
+        self.tokens.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The lane; opened at the first call.
+    pub(crate) fn lane(&self) -> Result<Arc<Lane>> {
+        if let Some(lane) = self.lane.get() {
+            return Ok(Arc::clone(lane));
+        }
+        let _opening = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lane) = self.lane.get() {
+            return Ok(Arc::clone(lane));
+        }
+        let (mem, hand_off) = (Arc::clone(&self.mem), Arc::clone(&self.hand_off));
+        let lane = Lane::open(&self.config, self.seed, mem, hand_off, Arc::clone(&self.targets))
+            .map_err(|error| system_error("no slot on the RoCEv2 port", &error))?;
+        Ok(Arc::clone(self.lane.get_or_init(|| Arc::new(lane))))
+    }
+
+    /// Starts the background thread if it does not run. Without it the program's own calls still
+    /// run the protocol, so a failure is logged and no more.
+    pub(crate) fn start_background(&self) {
+        let Ok(lane) = self.lane() else { return };
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        if progress.is_none() {
+            let (hand_off, targets) = (Arc::clone(&self.hand_off), Arc::clone(&self.targets));
+            match Progress::start(lane, hand_off, targets) {
+                Ok(started) => *progress = Some(started),
+                Err(error) => tracing::error!("no background thread: {error}"),
+            }
+        }
+    }
+
+    /// Opens the sockets of a source address, if they are not open.
+    pub(crate) fn open_address(&self, device: &Device, addr: IpAddr) -> Result<()> {
+        let lane = self.lane()?;
+        self.start_background();
+        let mtu = device.query_port(PORT)?.active_mtu;
+        lane.lock().open_local(addr, device.netdev_index(), mtu)
+    }
+
+    /// Opens the sockets of every address of a device; an error if none can be opened.
+    pub(crate) fn open_device(&self, device: &Device) -> Result<()> {
+        let mut result = Err(VerbsError::invalid(format!(
+            "{} has no address; give {} one",
+            device.name(),
+            device.get_netdev()
+        )));
+        for addr in device.gids().addresses() {
+            let opened = self.open_address(device, addr);
+            if let Err(error) = &opened {
+                tracing::warn!("{}: {error}", device.name());
+            }
+            result = if result.is_ok() { result } else { opened };
+        }
+        result
+    }
+
+    /// A poll came back empty: gives the lane a turn.
+    #[inline]
+    pub(crate) fn progress(&self) {
+        if let Some(lane) = self.lane.get() {
+            lane.progress();
+        }
+    }
+
+    /// The program polled a completion queue.
+    #[inline]
+    pub(crate) fn note_poll(&self, found: bool) {
+        if self.lane.get().is_some() {
+            self.hand_off.note_poll(clock::monotonic_ns(), found);
+        }
+    }
+
+    /// The program asked for a completion event.
+    pub(crate) fn note_armed(&self) {
+        if let Some(lane) = self.lane.get()
+            && self.hand_off.note_armed()
+        {
+            lane.wake.signal();
+        }
+    }
+
+    /// Waits until `fd` is readable or `waits` says so; runs the lane meanwhile.
+    ///
+    /// May return early.
+    pub(crate) fn wait_readable(&self, fd: BorrowedFd<'_>, waits: &dyn Fn() -> bool) {
+        match self.lane.get().filter(|_| self.hand_off.enter_leader()) {
+            Some(lane) => {
+                self.lead(lane, fd, waits);
+                if self.hand_off.leave_leader(lane.deadline_ns()) {
+                    lane.wake.signal();
+                }
+            }
+            None => wait(&mut [PollFd::new(&fd, PollFlags::IN)], NEVER),
+        }
+    }
+
+    fn lead(&self, lane: &Lane, fd: BorrowedFd<'_>, waits: &dyn Fn() -> bool) {
+        loop {
+            // If another thread runs the lane, its effects make `fd` readable all the same.
+            lane.try_run();
+            if waits() {
+                return;
+            }
+            let deadline_ns = lane.deadline_ns();
+            self.hand_off.leader_sleeps(deadline_ns);
+            if lane.deadline_ns() < deadline_ns {
+                continue;
+            }
+            let fds =
+                &mut [PollFd::new(&fd, PollFlags::IN), PollFd::new(lane.poll(), PollFlags::IN)];
+            wait(fds, deadline_ns);
+            self.hand_off.leader_sleeps(0);
+            if !fds[0].revents().is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// The counters of this process, as they are now.
+    pub(crate) fn get_hw_stats(&self) -> HwStats {
+        match self.lane.get().filter(|_| self.check_fork().is_ok()) {
+            Some(lane) => lane.lock().stats(),
+            None => HwStats::alloc_hw_port_stats(),
+        }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("lane", &self.lane).finish_non_exhaustive()
+    }
+}
+
+/// Waits until a descriptor is ready or the deadline has come; a signal ends the wait early.
+fn wait(fds: &mut [PollFd<'_>], deadline_ns: u64) {
+    let left_ns = deadline_ns.saturating_sub(clock::monotonic_ns());
+    let timeout = Timespec {
+        tv_sec: (left_ns / 1_000_000_000) as i64,
+        tv_nsec: (left_ns % 1_000_000_000) as i64,
+    };
+    let _ = poll(fds, Some(&timeout).filter(|_| deadline_ns != NEVER));
+}
+
+fn inherited() -> VerbsError {
+    VerbsError::new(
+        ErrorKind::Io,
+        "the object was inherited through fork, its device belongs to the parent; open the \
+         device anew in the child",
+    )
+}
+
+fn system_error(what: &str, error: &io::Error) -> VerbsError {
+    VerbsError::new(ErrorKind::Io, format!("{what}: {error}"))
+}

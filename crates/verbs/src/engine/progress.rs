@@ -1,0 +1,190 @@
+//! The background thread: runs the lane when the program does not, and follows the interfaces.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use irdma_net::clock;
+use irdma_net::netdev::{Change, Watch};
+use irdma_net::wake::{self, Interest, Poll, Ready};
+use irdma_transport::EventKind;
+
+use super::handoff::{HandOff, Memory, Turn};
+use super::lane::{Lane, NEVER};
+use super::targets::Targets;
+use crate::channel::Target;
+use crate::port::{PORT, PortState};
+
+/// The running thread.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    stop: Arc<AtomicBool>,
+    lane: Arc<Lane>,
+    thread: Option<JoinHandle<()>>,
+}
+
+const WAKE: u64 = 0;
+const WATCH: u64 = 1;
+const LANE: u64 = 2;
+
+impl Progress {
+    pub(crate) fn start(
+        lane: Arc<Lane>,
+        hand_off: Arc<HandOff>,
+        targets: Arc<Targets>,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let watch = Watch::open()
+            .inspect_err(|error| tracing::warn!("changes of interfaces go unnoticed: {error}"))
+            .ok();
+        let (all, aside) = (Poll::new()?, Poll::new()?);
+        for poll in [&all, &aside] {
+            poll.add(&*lane.wake, WAKE, Interest::Read)?;
+            if let Some(watch) = &watch {
+                poll.add(watch, WATCH, Interest::Read)?;
+            }
+        }
+        all.add(lane.poll(), LANE, Interest::Read)?;
+        let worker = Worker {
+            stop: Arc::clone(&stop),
+            lane: Arc::clone(&lane),
+            hand_off,
+            memory: Memory::default(),
+            all,
+            aside,
+            ready: Vec::new(),
+            interfaces: Interfaces { watch, targets, states: HashMap::new() },
+        };
+        let thread = thread::Builder::new().name("irdma".into()).spawn(move || worker.run())?;
+        Ok(Progress { stop, lane, thread: Some(thread) })
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.lane.wake.signal();
+        // The thread itself may drop the last handle of the engine.
+        if let Some(thread) = self.thread.take_if(|t| t.thread().id() != thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Worker {
+    stop: Arc<AtomicBool>,
+    lane: Arc<Lane>,
+    hand_off: Arc<HandOff>,
+    memory: Memory,
+    /// Wake-ups, interfaces, and the lane's sockets.
+    all: Poll,
+    /// The same without the lane's sockets, to stand back by.
+    aside: Poll,
+    ready: Vec<Ready>,
+    interfaces: Interfaces,
+}
+
+impl Worker {
+    fn run(mut self) {
+        if let Err(error) = wake::block_all_signals() {
+            tracing::warn!("signals may reach the background thread: {error}");
+        }
+        self.interfaces.note_states();
+        let mut turn = Turn::Run;
+        while !self.stop.load(Ordering::SeqCst) {
+            turn = match turn {
+                Turn::Run => self.work(),
+                Turn::StandBack(tick_ns) => self.stand_back(Some(tick_ns)),
+                Turn::Park => self.stand_back(None),
+            };
+        }
+    }
+
+    /// Runs the lane until nothing is due, then waits for more.
+    fn work(&mut self) -> Turn {
+        let Some(found) = self.lane.try_run() else {
+            return self.hand_off.on_busy(&mut self.memory);
+        };
+        self.hand_off.on_run(&mut self.memory, found);
+        let deadline_ns = self.lane.deadline_ns();
+        self.hand_off.thread_sleeps(deadline_ns);
+        if self.lane.deadline_ns() >= deadline_ns {
+            let left_ns = deadline_ns.saturating_sub(clock::monotonic_ns());
+            let timeout = Some(left_ns).filter(|_| deadline_ns != NEVER);
+            // A failure counts as a wake-up with nothing to do.
+            let _ = self.all.wait(&mut self.ready, timeout);
+        }
+        self.hand_off.thread_wakes();
+        if self.take_wakes() {
+            return Turn::Run;
+        }
+        self.hand_off.on_work(&mut self.memory, clock::monotonic_ns())
+    }
+
+    fn stand_back(&mut self, tick_ns: Option<u64>) -> Turn {
+        let _ = self.aside.wait(&mut self.ready, tick_ns);
+        if self.take_wakes() {
+            return Turn::Run;
+        }
+        self.hand_off.on_tick(&mut self.memory, clock::monotonic_ns())
+    }
+
+    /// Takes wake-ups and follows interfaces; tells whether someone woke the thread.
+    fn take_wakes(&mut self) -> bool {
+        if self.ready.iter().any(|ready| ready.token == WATCH) {
+            self.interfaces.follow(&self.lane);
+        }
+        let woken = self.ready.iter().any(|ready| ready.token == WAKE);
+        if woken {
+            let _ = self.lane.wake.read();
+        }
+        woken
+    }
+}
+
+/// What the thread knows of the interfaces.
+struct Interfaces {
+    watch: Option<Watch>,
+    targets: Arc<Targets>,
+    /// Port states by device, as last told to the program.
+    states: HashMap<String, PortState>,
+}
+
+impl Interfaces {
+    fn note_states(&mut self) {
+        for context in self.targets.contexts() {
+            if let Ok(attr) = context.device.query_port(PORT) {
+                self.states.entry(context.device.name().into()).or_insert(attr.state);
+            }
+        }
+    }
+
+    /// Takes all changes that wait, then compares what is with what was.
+    fn follow(&mut self, lane: &Lane) {
+        let Some(watch) = &mut self.watch else { return };
+        while let Ok(Some(change)) = watch.next_change() {
+            if let Change::AddressGone { ip, .. } = change {
+                lane.lock().close_local(ip);
+            }
+        }
+        let before = std::mem::take(&mut self.states);
+        for context in self.targets.contexts() {
+            let device = &context.device;
+            let held = device.gids().addresses();
+            let Ok(attr) = device.query_port(PORT) else { continue };
+            if device.gids().addresses() != held {
+                context.notify(EventKind::GidChange, Target::Port(PORT));
+            }
+            if before.get(device.name()).is_some_and(|state| *state != attr.state) {
+                let kind = match attr.state {
+                    PortState::Active => EventKind::PortActive,
+                    PortState::Down => EventKind::PortErr,
+                };
+                context.notify(kind, Target::Port(PORT));
+            }
+            self.states.insert(device.name().into(), attr.state);
+        }
+    }
+}

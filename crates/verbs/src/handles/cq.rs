@@ -1,0 +1,195 @@
+//! Completion queues.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use irdma_transport as transport;
+use irdma_transport::{Arm, Result, VerbsError, Wc};
+
+use crate::channel::{AsyncSource, CompChannel, CompChannelInner, Refused, Subject};
+use crate::context::ContextInner;
+use crate::life::{Alive, Life, Unacked, Use};
+use crate::limits::Place;
+use crate::log::Logged;
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq(pub(crate) Arc<CqInner>);
+
+#[derive(Debug)]
+pub(crate) struct CqInner {
+    pub(crate) context: Arc<ContextInner>,
+    pub(crate) cq: Arc<transport::Cq>,
+    pub(crate) unacked_comp: Unacked,
+    unacked_async: Unacked,
+    channel: Option<Use<CompChannelInner>>,
+    /// The program asked for an event and has not got it: its polls are the last before it
+    /// sleeps, not those of a spinning program.
+    armed: AtomicBool,
+    cookie: AtomicU64,
+    life: Life,
+    _place: Place,
+}
+
+impl Alive for CqInner {
+    const WHAT: &'static str = "completion queue";
+
+    fn life(&self) -> &Life {
+        &self.life
+    }
+}
+
+impl Cq {
+    pub(crate) fn create_cq(
+        context: &Arc<ContextInner>,
+        cqe: u32,
+        channel: Option<&CompChannel>,
+        comp_vector: u32,
+    ) -> Result<Cq> {
+        let max = context.device.limits().max_cqe;
+        if cqe == 0 || cqe > max {
+            return Err(VerbsError::invalid(format!("cqe {cqe}: ask for 1 to {max}")));
+        }
+        if comp_vector != 0 {
+            return Err(VerbsError::invalid(format!(
+                "comp_vector {comp_vector}: the device has vector 0 only"
+            )));
+        }
+        let channel = channel.map(|channel| channel_of(context, channel)).transpose()?;
+        let place = context.engine.cqs.take()?;
+        let token = context.engine.next_token();
+        let inner = Arc::new(CqInner {
+            context: Arc::clone(context),
+            cq: Arc::new(transport::Cq::new(token, cqe as usize)),
+            unacked_comp: Unacked::default(),
+            unacked_async: Unacked::default(),
+            channel,
+            armed: AtomicBool::new(false),
+            cookie: AtomicU64::new(0),
+            life: Life::default(),
+            _place: place,
+        });
+        context.engine.targets.add_cq(&inner);
+        Ok(Cq(inner))
+    }
+
+    /// Moves waiting completions, oldest first, into `out`; returns how many. An empty queue
+    /// has the calling thread run the protocol first.
+    #[inline]
+    pub fn poll_cq(&self, out: &mut [Wc]) -> Result<usize> {
+        self.0.poll_cq(out)
+    }
+
+    /// Asks for one event at the next completion: any, or only a solicited or failed one.
+    /// Completions already waiting raise nothing: poll after this call.
+    pub fn req_notify_cq(&self, solicited_only: bool) -> Result<()> {
+        self.0.req_notify_cq(if solicited_only { Arm::Solicited } else { Arm::Any })
+    }
+
+    /// The most completions that can wait.
+    pub fn capacity(&self) -> usize {
+        self.0.cq.capacity()
+    }
+
+    /// The number that events name the queue by.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.0.cookie.store(cookie, Ordering::Release);
+    }
+
+    /// Acknowledges `count` completion events (`ibv_ack_cq_events(3)`).
+    pub fn ack_cq_events(&self, count: u32) {
+        self.0.unacked_comp.ack(count);
+    }
+
+    /// Acknowledges `count` asynchronous events.
+    pub fn ack_async_events(&self, count: u32) {
+        self.0.unacked_async.ack(count);
+    }
+
+    /// Destroys the queue, once every event about it is acknowledged. EBUSY while queue pairs
+    /// use it.
+    pub fn destroy_cq(self) -> std::result::Result<(), Refused<Self>> {
+        match self.0.destroy().logged("destroy_cq") {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Refused { handle: self, error }),
+        }
+    }
+}
+
+fn channel_of(context: &Arc<ContextInner>, channel: &CompChannel) -> Result<Use<CompChannelInner>> {
+    if !Arc::ptr_eq(context, &channel.0.context) {
+        return Err(VerbsError::invalid("the completion channel belongs to another context"));
+    }
+    Use::of(&channel.0)
+}
+
+impl CqInner {
+    #[inline]
+    fn poll_cq(&self, out: &mut [Wc]) -> Result<usize> {
+        let engine = &self.context.engine;
+        engine.check_fork()?;
+        let mut count = self.cq.poll_cq(out);
+        if count == 0 && !out.is_empty() {
+            engine.progress();
+            count = self.cq.poll_cq(out);
+            if count == 0 && self.armed.load(Ordering::Relaxed) {
+                return Ok(0);
+            }
+        }
+        engine.note_poll(count > 0);
+        Ok(count)
+    }
+
+    fn req_notify_cq(&self, arm: Arm) -> Result<()> {
+        self.context.engine.check_fork()?;
+        self.cq.req_notify_cq(arm);
+        if self.channel.is_some() {
+            self.armed.store(true, Ordering::Relaxed);
+            self.context.engine.note_armed();
+        }
+        Ok(())
+    }
+
+    /// An armed completion arrived.
+    pub(crate) fn comp_event(self: &Arc<Self>) {
+        self.armed.store(false, Ordering::Relaxed);
+        if let Some(channel) = &self.channel {
+            channel.queue.push(Arc::downgrade(self));
+        }
+    }
+
+    pub(crate) fn cookie(&self) -> u64 {
+        self.cookie.load(Ordering::Acquire)
+    }
+
+    fn destroy(&self) -> Result<()> {
+        self.context.engine.check_fork()?;
+        self.life.end(Self::WHAT)?;
+        self.context.engine.targets.remove_cq(self.cq.token());
+        if let Some(channel) = &self.channel {
+            channel.queue.purge(|cq| std::ptr::eq(cq.as_ptr(), self));
+        }
+        self.context.events.purge(|event| event.is_about(self));
+        self.unacked_comp.wait();
+        self.unacked_async.wait();
+        Ok(())
+    }
+}
+
+impl Subject for CqInner {
+    fn source(&self) -> AsyncSource {
+        AsyncSource::Cq(self.cookie())
+    }
+
+    fn unacked(&self) -> &Unacked {
+        &self.unacked_async
+    }
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        if self.context.engine.check_fork().is_ok() {
+            self.context.engine.targets.remove_cq(self.cq.token());
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Memory regions.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use irdma_mem::{Access, Buffer, MemError, MemTable, MrInfo, PdId};
+use irdma_transport::{ErrorKind, Result, VerbsError};
+
+use super::{Pd, PdInner};
+use crate::life::Use;
+use crate::log::Logged;
+
+/// A registered memory region; dropping it deregisters.
+#[derive(Debug)]
+pub struct Mr(Arc<MrInner>);
+
+#[derive(Debug)]
+pub(crate) struct MrInner {
+    pub(crate) info: MrInfo,
+    pd: Use<PdInner>,
+    registered: AtomicBool,
+}
+
+impl Pd {
+    /// Registers `len` bytes at `addr`, which work requests and peers name by addresses from
+    /// `iova` on (`ibv_reg_mr_iova(3)`).
+    ///
+    /// EINVAL for a length of 0 or above the limit, a range that wraps, address 0, or remote
+    /// write or atomics without local write; ENOMEM when keys are exhausted.
+    ///
+    /// # Safety
+    /// As [`irdma_mem::MemTable::reg_user_mr`]: the memory stays mapped, writable if `access`
+    /// holds a write or atomic flag, until the region is deregistered, and no reference to it
+    /// is held whose rules a write by a peer would break.
+    pub unsafe fn reg_user_mr(
+        &self,
+        addr: usize,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Mr> {
+        // SAFETY: our caller makes the same promise.
+        self.register(len, |mem, pd| unsafe { mem.reg_user_mr(pd, addr, len, iova, access) })
+            .logged("reg_user_mr")
+    }
+
+    /// Registers a part of a buffer, named by its own addresses.
+    ///
+    /// Errors as [`Pd::reg_user_mr`], and EINVAL for a range that is not inside the buffer.
+    pub fn reg_buffer(
+        &self,
+        buffer: &Arc<Buffer>,
+        range: Range<usize>,
+        access: Access,
+    ) -> Result<Mr> {
+        let iova = buffer.addr() + range.start as u64;
+        let len = range.len() as u64;
+        self.register(len, |mem, pd| mem.reg_phys_mr(pd, buffer, range, iova, access))
+            .logged("reg_buffer")
+    }
+
+    fn register(
+        &self,
+        len: u64,
+        register: impl FnOnce(&MemTable, PdId) -> std::result::Result<MrInfo, MemError>,
+    ) -> Result<Mr> {
+        let context = &self.0.context;
+        context.engine.check_fork()?;
+        let max = context.device.limits().max_mr_size;
+        if len > max {
+            return Err(VerbsError::invalid(format!(
+                "region of {len} bytes: above max_mr_size {max}"
+            )));
+        }
+        let pd = Use::of(&self.0)?;
+        let info = register(&context.engine.mem, pd.id).map_err(verbs_error)?;
+        let inner = Arc::new(MrInner { info, pd, registered: AtomicBool::new(true) });
+        context.add_mr(&inner);
+        Ok(Mr(inner))
+    }
+}
+
+fn verbs_error(error: MemError) -> VerbsError {
+    let kind = match error {
+        MemError::InvalidLength { .. }
+        | MemError::InvalidAccess(_)
+        | MemError::UnknownKey(_)
+        | MemError::Fault => ErrorKind::Invalid,
+        MemError::NoKeys { .. } => ErrorKind::NoMemory,
+        MemError::Busy(_) => ErrorKind::Busy,
+    };
+    VerbsError::new(kind, error.to_string())
+}
+
+impl Mr {
+    /// Addresses, length, keys and rights.
+    pub fn info(&self) -> &MrInfo {
+        &self.0.info
+    }
+
+    /// The key for the program's own work requests.
+    pub fn lkey(&self) -> u32 {
+        self.0.info.lkey
+    }
+
+    /// The key for the peer's requests.
+    pub fn rkey(&self) -> u32 {
+        self.0.info.rkey
+    }
+
+    /// Ends the registration: afterwards no use of the keys succeeds and none is under way.
+    pub fn dereg_mr(self) -> Result<()> {
+        self.0.dereg().logged("dereg_mr")
+    }
+}
+
+impl MrInner {
+    fn dereg(&self) -> Result<()> {
+        let context = &self.pd.context;
+        context.engine.check_fork()?;
+        if !self.registered.swap(false, Ordering::AcqRel) {
+            return Err(VerbsError::invalid("the region was deregistered with its context"));
+        }
+        context.remove_mr(self.info.lkey);
+        context.engine.mem.dereg_mr(self.info.lkey).map_err(verbs_error)
+    }
+
+    /// Deregisters if that has not happened.
+    pub(crate) fn cut(&self) {
+        let _ = self.dereg();
+    }
+}
+
+impl Drop for MrInner {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}

@@ -1,0 +1,80 @@
+//! Protection domains.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use irdma_mem::PdId;
+use irdma_transport as transport;
+use irdma_transport::Result;
+
+use crate::channel::Refused;
+use crate::context::ContextInner;
+use crate::life::{Alive, Life};
+use crate::log::Logged;
+
+/// A protection domain: what objects must share to work together.
+#[derive(Debug)]
+pub struct Pd(pub(crate) Arc<PdInner>);
+
+#[derive(Debug)]
+pub(crate) struct PdInner {
+    pub(crate) context: Arc<ContextInner>,
+    pub(crate) id: PdId,
+    /// Gone once the number was given back.
+    pd: Mutex<Option<Arc<transport::Pd>>>,
+    life: Life,
+}
+
+impl Alive for PdInner {
+    const WHAT: &'static str = "protection domain";
+
+    fn life(&self) -> &Life {
+        &self.life
+    }
+}
+
+impl Pd {
+    pub(crate) fn alloc_pd(context: &Arc<ContextInner>) -> Result<Pd> {
+        let pd = context.engine.pds.alloc_pd()?;
+        Ok(Pd(Arc::new(PdInner {
+            context: Arc::clone(context),
+            id: pd.id(),
+            pd: Mutex::new(Some(pd)),
+            life: Life::default(),
+        })))
+    }
+
+    /// Gives the domain back. EBUSY while any object stands on it.
+    pub fn dealloc_pd(self) -> std::result::Result<(), Refused<Self>> {
+        match self.0.dealloc().logged("dealloc_pd") {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Refused { handle: self, error }),
+        }
+    }
+}
+
+impl PdInner {
+    fn dealloc(&self) -> Result<()> {
+        self.context.engine.check_fork()?;
+        self.life.end(Self::WHAT)
+    }
+
+    /// The domain as the transport knows it; there is one as long as the life has not ended.
+    pub(crate) fn transport(&self) -> Result<Arc<transport::Pd>> {
+        self.context.engine.check_fork()?;
+        self.life.check(Self::WHAT)?;
+        let pd = self.pd.lock().unwrap_or_else(PoisonError::into_inner);
+        pd.clone().ok_or_else(|| transport::VerbsError::invalid("the protection domain is gone"))
+    }
+}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        if self.context.engine.check_fork().is_err() {
+            return;
+        }
+        let pd = self.pd.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err((_, error))) = pd.map(|pd| self.context.engine.pds.dealloc_pd(pd)) {
+            tracing::error!("protection domain {:?} leaked: {error}", self.id);
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! Queue pairs.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use irdma_transport as transport;
+use irdma_transport::{
+    AttrMask, QpAttr, QpCap, QpState, QpType, RecvWr, Result, SendWr, VerbsError,
+};
+use irdma_wire::{Gid, Qpn};
+
+use super::{AhAttr, Cq, CqInner, Pd, PdInner, Srq, SrqInner};
+use crate::channel::{AsyncSource, Refused, Subject};
+use crate::context::ContextInner;
+use crate::engine::{Lane, LaneGuard};
+use crate::life::{Alive, Life, Unacked, Use};
+use crate::limits::Limits;
+use crate::log::Logged;
+use crate::port::PORT;
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp(pub(crate) Arc<QpInner>);
+
+#[derive(Debug)]
+pub(crate) struct QpInner {
+    pub(crate) qpn: Qpn,
+    unacked: Unacked,
+    qp_type: QpType,
+    lane: Arc<Lane>,
+    pd: Use<PdInner>,
+    /// Held for as long as the queue pair completes into them.
+    _cqs: [Use<CqInner>; 2],
+    _srq: Option<Use<SrqInner>>,
+    /// Multicast attachments, to be ended with the context.
+    groups: Mutex<Vec<(Gid, u16)>>,
+    cookie: AtomicU64,
+    life: Life,
+    gone: AtomicBool,
+}
+
+/// What a queue pair is created with (`struct ibv_qp_init_attr`).
+#[derive(Clone, Copy, Debug)]
+pub struct QpInitAttr<'a> {
+    /// The service.
+    pub qp_type: QpType,
+    /// Where sends complete.
+    pub send_cq: &'a Cq,
+    /// Where receives complete.
+    pub recv_cq: &'a Cq,
+    /// The shared receive queue, in place of an own one.
+    pub srq: Option<&'a Srq>,
+    /// Sizes.
+    pub cap: QpCap,
+    /// Signal every send request.
+    pub sq_sig_all: bool,
+    /// Do not hear own multicast (`IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`).
+    pub block_self_mcast: bool,
+}
+
+impl Alive for QpInner {
+    const WHAT: &'static str = "queue pair";
+
+    fn life(&self) -> &Life {
+        &self.life
+    }
+}
+
+impl Pd {
+    /// Makes a queue pair in RESET. EINVAL for sizes above the limits or objects of another
+    /// context, ENOMEM at the device's limit.
+    pub fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Qp> {
+        self.try_create_qp(attr).logged("create_qp")
+    }
+
+    fn try_create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Qp> {
+        let context = &self.0.context;
+        let pd = self.0.transport()?;
+        check_cap(&attr.cap, attr.srq.is_some(), context.device.limits())?;
+        check_context(context, &attr.send_cq.0.context, "send_cq")?;
+        check_context(context, &attr.recv_cq.0.context, "recv_cq")?;
+        if let Some(srq) = attr.srq {
+            check_context(context, &srq.0.pd.context, "srq")?;
+        }
+        let cqs = [Use::of(&attr.send_cq.0)?, Use::of(&attr.recv_cq.0)?];
+        let srq = attr.srq.map(|srq| Use::of(&srq.0)).transpose()?;
+        let init = transport::QpInit {
+            qp_type: attr.qp_type,
+            pd,
+            send_cq: Arc::clone(&cqs[0].cq),
+            recv_cq: Arc::clone(&cqs[1].cq),
+            srq: srq.as_ref().map(|srq| Arc::clone(&srq.srq)),
+            cap: attr.cap,
+            sq_sig_all: attr.sq_sig_all,
+            block_self_mcast: attr.block_self_mcast,
+        };
+        let pd = Use::of(&self.0)?;
+        let lane = context.engine.lane()?;
+        let qpn = lane.lock().endpoint.create_qp(init)?;
+        let inner = Arc::new(QpInner {
+            qpn,
+            unacked: Unacked::default(),
+            qp_type: attr.qp_type,
+            lane,
+            pd,
+            _cqs: cqs,
+            _srq: srq,
+            groups: Mutex::default(),
+            cookie: AtomicU64::new(0),
+            life: Life::default(),
+            gone: AtomicBool::new(false),
+        });
+        context.engine.targets.add_qp(&inner);
+        context.add_qp(&inner);
+        Ok(Qp(inner))
+    }
+}
+
+fn check_context(ours: &Arc<ContextInner>, theirs: &Arc<ContextInner>, what: &str) -> Result<()> {
+    if !Arc::ptr_eq(ours, theirs) {
+        return Err(VerbsError::invalid(format!("{what} belongs to another context")));
+    }
+    Ok(())
+}
+
+fn check_cap(cap: &QpCap, has_srq: bool, limits: &Limits) -> Result<()> {
+    let checks = [
+        ("max_send_wr", cap.max_send_wr, limits.max_qp_wr),
+        ("max_send_sge", cap.max_send_sge, limits.max_send_sge),
+        ("max_inline_data", cap.max_inline_data, limits.max_inline_data),
+        ("max_recv_wr", cap.max_recv_wr, limits.max_qp_wr),
+        ("max_recv_sge", cap.max_recv_sge, limits.max_recv_sge),
+    ];
+    let own = if has_srq { &checks[..3] } else { &checks[..] };
+    match own.iter().find(|(_, asked, max)| asked > max) {
+        Some((what, asked, max)) => {
+            Err(VerbsError::invalid(format!("{what} {asked}: the device has at most {max}")))
+        }
+        None => Ok(()),
+    }
+}
+
+impl Qp {
+    /// The queue pair number.
+    pub fn qpn(&self) -> Qpn {
+        self.0.qpn
+    }
+
+    /// The service.
+    pub fn qp_type(&self) -> QpType {
+        self.0.qp_type
+    }
+
+    /// Changes attributes and state. Of `attr.av` the source GID is found by its index.
+    ///
+    /// EINVAL for what the transition table or the device does not allow; nothing has changed
+    /// then. EADDRINUSE where another user or the kernel's own driver holds the address.
+    pub fn modify_qp(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        self.0.modify(attr, mask).logged("modify_qp")
+    }
+
+    /// Attributes and sizes as they are now.
+    pub fn query_qp(&self) -> Result<(QpAttr, QpCap)> {
+        let queried =
+            self.0.check().and_then(|()| self.0.lane.lock().endpoint.query_qp(self.0.qpn));
+        queried.map(|(attr, init)| (attr, init.cap)).logged("query_qp")
+    }
+
+    /// Posts a send request; what can go at once leaves in the caller's thread.
+    ///
+    /// EINVAL for a malformed request, ENOMEM when the queue is full.
+    #[inline]
+    pub fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        self.start_post()?.post_send(wr)
+    }
+
+    /// Posts a receive request. EINVAL for a malformed request or a queue pair with a shared
+    /// receive queue, ENOMEM when the queue is full.
+    #[inline]
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
+        self.start_post()?.post_recv(wr)
+    }
+
+    /// Begins a list of requests that leave together when the guard is dropped.
+    #[inline]
+    pub fn start_post(&self) -> Result<PostSend<'_>> {
+        self.0.check().logged("post")?;
+        Ok(PostSend { qpn: self.0.qpn, lane: self.0.lane.lock() })
+    }
+
+    /// Joins a multicast group. EINVAL unless the service is UD and `gid` a group, ENOMEM when
+    /// the group is full. Attaching again with the same `lid` changes nothing.
+    pub fn attach_mcast(&self, gid: &Gid, lid: u16) -> Result<()> {
+        self.0.attach(gid, lid).logged("attach_mcast")
+    }
+
+    /// Leaves a multicast group. EINVAL if the queue pair is not attached to it with `lid`.
+    pub fn detach_mcast(&self, gid: &Gid, lid: u16) -> Result<()> {
+        self.0.detach(gid, lid).logged("detach_mcast")
+    }
+
+    /// The number that events name the queue pair by.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.0.cookie.store(cookie, Ordering::Release);
+    }
+
+    /// Acknowledges `count` asynchronous events.
+    pub fn ack_async_events(&self, count: u32) {
+        self.0.unacked.ack(count);
+    }
+
+    /// Destroys the queue pair and its unpolled completions, once every event about it is
+    /// acknowledged. EBUSY while it is attached to a multicast group.
+    pub fn destroy_qp(self) -> std::result::Result<(), Refused<Self>> {
+        match self.0.destroy().logged("destroy_qp") {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Refused { handle: self, error }),
+        }
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.0.cut();
+    }
+}
+
+/// Requests posted together; dropping it sends them.
+pub struct PostSend<'a> {
+    qpn: Qpn,
+    lane: LaneGuard<'a>,
+}
+
+impl PostSend<'_> {
+    /// See [`Qp::post_send`].
+    #[inline]
+    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
+        let now = self.lane.now();
+        self.lane.endpoint.post_send(now, self.qpn, wr).logged("post_send")
+    }
+
+    /// See [`Qp::post_recv`].
+    #[inline]
+    pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<()> {
+        let now = self.lane.now();
+        self.lane.endpoint.post_recv(now, self.qpn, wr).logged("post_recv")
+    }
+}
+
+impl QpInner {
+    #[inline]
+    fn check(&self) -> Result<()> {
+        self.pd.context.engine.check_fork()?;
+        self.life.check(Self::WHAT)
+    }
+
+    fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        self.check()?;
+        let context = &self.pd.context;
+        let mut attr = *attr;
+        self.check_values(&attr, mask)?;
+        if mask.contains(AttrMask::AV) {
+            attr.av = context.resolve(&ah_attr(&attr, mask))?;
+            context.engine.open_address(&context.device, attr.av.src())?;
+        }
+        if mask.contains(AttrMask::STATE) && attr.state == QpState::Init {
+            context.engine.start_background();
+            if self.qp_type == QpType::Ud {
+                context.engine.open_device(&context.device)?;
+            }
+        }
+        let mut lane = self.lane.lock();
+        let now = lane.now();
+        lane.endpoint.modify_qp(now, self.qpn, &attr, mask)
+    }
+
+    /// What the device, rather than the transition table, has to say.
+    fn check_values(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        let context = &self.pd.context;
+        let limits = context.device.limits();
+        if mask.contains(AttrMask::MAX_QP_RD_ATOMIC) {
+            check_rd_atomic("max_rd_atomic", attr.max_rd_atomic, limits.max_qp_init_rd_atom)?;
+        }
+        if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
+            check_rd_atomic("max_dest_rd_atomic", attr.max_dest_rd_atomic, limits.max_qp_rd_atom)?;
+        }
+        if mask.contains(AttrMask::PATH_MTU) {
+            let active = context.device.query_port(PORT)?.active_mtu;
+            if attr.path_mtu > active {
+                return Err(VerbsError::invalid(format!(
+                    "path_mtu {} is above the active MTU {active} of {}: use the port's \
+                     active_mtu, or raise the interface's MTU",
+                    attr.path_mtu,
+                    context.device.get_netdev()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn attach(&self, gid: &Gid, lid: u16) -> Result<()> {
+        self.check()?;
+        let context = &self.pd.context;
+        if self.qp_type == QpType::Ud {
+            context.engine.open_device(&context.device)?;
+        }
+        let ifindex = context.device.netdev_index();
+        self.lane.lock().attach_mcast(self.qpn, gid, lid, ifindex)?;
+        let mut groups = self.groups();
+        if !groups.contains(&(*gid, lid)) {
+            groups.push((*gid, lid));
+        }
+        Ok(())
+    }
+
+    fn detach(&self, gid: &Gid, lid: u16) -> Result<()> {
+        self.check()?;
+        let ifindex = self.pd.context.device.netdev_index();
+        self.lane.lock().endpoint.detach_mcast(self.qpn, gid, lid, ifindex)?;
+        self.groups().retain(|group| *group != (*gid, lid));
+        Ok(())
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Vec<(Gid, u16)>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn context(&self) -> &Arc<ContextInner> {
+        &self.pd.context
+    }
+
+    fn destroy(&self) -> Result<()> {
+        self.check()?;
+        self.lane.lock().endpoint.destroy_qp(self.qpn)?;
+        self.gone.store(true, Ordering::Release);
+        self.life.cut();
+        self.forget();
+        self.unacked.wait();
+        Ok(())
+    }
+
+    /// Ends the queue pair whatever it is attached to.
+    pub(crate) fn cut(&self) {
+        self.life.cut();
+        if self.pd.context.engine.check_fork().is_err() || self.gone.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let ifindex = self.pd.context.device.netdev_index();
+        let groups = std::mem::take(&mut *self.groups());
+        let mut lane = self.lane.lock();
+        for (gid, lid) in groups {
+            // Only fails for what is detached already.
+            let _ = lane.endpoint.detach_mcast(self.qpn, &gid, lid, ifindex);
+        }
+        let _ = lane.endpoint.destroy_qp(self.qpn);
+        drop(lane);
+        self.forget();
+    }
+
+    /// Takes the queue pair out of the tables that name it, and its waiting events with it.
+    fn forget(&self) {
+        let context = &self.pd.context;
+        context.engine.targets.remove_qp(self.qpn);
+        context.remove_qp(self.qpn);
+        context.events.purge(|event| event.is_about(self));
+    }
+}
+
+impl Subject for QpInner {
+    fn source(&self) -> AsyncSource {
+        AsyncSource::Qp(self.cookie.load(Ordering::Acquire))
+    }
+
+    fn unacked(&self) -> &Unacked {
+        &self.unacked
+    }
+}
+
+fn check_rd_atomic(what: &str, asked: u8, max: u8) -> Result<()> {
+    if asked > max {
+        return Err(VerbsError::invalid(format!("{what} {asked}: the device has at most {max}")));
+    }
+    Ok(())
+}
+
+fn ah_attr(attr: &QpAttr, mask: AttrMask) -> AhAttr {
+    AhAttr {
+        dgid: attr.av.dgid,
+        sgid_index: attr.av.sgid_index,
+        flow_label: attr.av.flow_label,
+        hop_limit: attr.av.hop_limit,
+        traffic_class: attr.av.traffic_class,
+        sl: attr.av.sl,
+        port: if mask.contains(AttrMask::PORT) { attr.port } else { PORT },
+    }
+}

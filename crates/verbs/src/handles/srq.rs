@@ -1,0 +1,143 @@
+//! Shared receive queues.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use irdma_transport as transport;
+use irdma_transport::{RecvWr, Result, SrqAttr, VerbsError};
+
+use super::{Pd, PdInner};
+use crate::channel::{AsyncSource, Refused, Subject};
+use crate::life::{Alive, Life, Unacked, Use};
+use crate::limits::Place;
+use crate::log::Logged;
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct Srq(pub(crate) Arc<SrqInner>);
+
+#[derive(Debug)]
+pub(crate) struct SrqInner {
+    pub(crate) pd: Use<PdInner>,
+    pub(crate) srq: Arc<transport::Srq>,
+    unacked: Unacked,
+    cookie: AtomicU64,
+    life: Life,
+    _place: Place,
+}
+
+impl Alive for SrqInner {
+    const WHAT: &'static str = "shared receive queue";
+
+    fn life(&self) -> &Life {
+        &self.life
+    }
+}
+
+impl Pd {
+    /// Makes a shared receive queue; `attr.srq_limit` is ignored.
+    ///
+    /// EINVAL for sizes of 0 or above the limits.
+    pub fn create_srq(&self, attr: SrqAttr) -> Result<Srq> {
+        self.try_create_srq(attr).logged("create_srq")
+    }
+
+    fn try_create_srq(&self, attr: SrqAttr) -> Result<Srq> {
+        let context = &self.0.context;
+        let transport_pd = self.0.transport()?;
+        let limits = context.device.limits();
+        check_max("max_wr", attr.max_wr, limits.max_srq_wr)?;
+        check_max("max_sge", attr.max_sge, limits.max_srq_sge)?;
+        let pd = Use::of(&self.0)?;
+        let place = context.engine.srqs.take()?;
+        let token = context.engine.next_token();
+        let inner = Arc::new(SrqInner {
+            pd,
+            srq: Arc::new(transport::Srq::create_srq(token, transport_pd, attr)?),
+            unacked: Unacked::default(),
+            cookie: AtomicU64::new(0),
+            life: Life::default(),
+            _place: place,
+        });
+        context.engine.targets.add_srq(&inner);
+        Ok(Srq(inner))
+    }
+}
+
+fn check_max(what: &str, asked: u32, max: u32) -> Result<()> {
+    if asked > max {
+        return Err(VerbsError::invalid(format!("{what} {asked}: the device has at most {max}")));
+    }
+    Ok(())
+}
+
+impl Srq {
+    /// Sizes and the armed limit.
+    pub fn query_srq(&self) -> Result<SrqAttr> {
+        self.0.check().logged("query_srq")?;
+        Ok(self.0.srq.query_srq())
+    }
+
+    /// Arms the low-water mark: one event when fewer requests wait. EINVAL above the size.
+    pub fn modify_srq(&self, srq_limit: u32) -> Result<()> {
+        self.0.check().and_then(|()| self.0.srq.modify_srq(srq_limit)).logged("modify_srq")
+    }
+
+    /// Adds a receive request. EINVAL with too many elements, ENOMEM when full.
+    pub fn post_srq_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
+        self.0.check().and_then(|()| self.0.srq.post_srq_recv(wr)).logged("post_srq_recv")
+    }
+
+    /// The number that events name the queue by.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.0.cookie.store(cookie, Ordering::Release);
+    }
+
+    /// Acknowledges `count` asynchronous events.
+    pub fn ack_async_events(&self, count: u32) {
+        self.0.unacked.ack(count);
+    }
+
+    /// Destroys the queue and its waiting requests, once every event about it is
+    /// acknowledged. EBUSY while queue pairs use it.
+    pub fn destroy_srq(self) -> std::result::Result<(), Refused<Self>> {
+        match self.0.destroy().logged("destroy_srq") {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Refused { handle: self, error }),
+        }
+    }
+}
+
+impl SrqInner {
+    fn check(&self) -> Result<()> {
+        self.pd.context.engine.check_fork()?;
+        self.life.check(Self::WHAT)
+    }
+
+    fn destroy(&self) -> Result<()> {
+        self.pd.context.engine.check_fork()?;
+        self.life.end(Self::WHAT)?;
+        self.pd.context.engine.targets.remove_srq(self.srq.token());
+        self.pd.context.events.purge(|event| event.is_about(self));
+        self.unacked.wait();
+        Ok(())
+    }
+}
+
+impl Subject for SrqInner {
+    fn source(&self) -> AsyncSource {
+        AsyncSource::Srq(self.cookie.load(Ordering::Acquire))
+    }
+
+    fn unacked(&self) -> &Unacked {
+        &self.unacked
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        if self.pd.context.engine.check_fork().is_ok() {
+            self.pd.context.engine.targets.remove_srq(self.srq.token());
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What a device can hold at once, by profile.
+
+use irdma_transport::{ErrorKind, Result, VerbsError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The limits that a device reports and keeps: the advertised value works, one more is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Requests outstanding in one work queue.
+    pub max_qp_wr: u32,
+    /// Gather elements of a send request.
+    pub max_send_sge: u32,
+    /// Scatter elements of a receive request.
+    pub max_recv_sge: u32,
+    /// Scatter elements of a READ.
+    pub max_sge_rd: u32,
+    /// Bytes of inline data.
+    pub max_inline_data: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Entries of a completion queue.
+    pub max_cqe: u32,
+    /// Memory regions.
+    pub max_mr: u32,
+    /// Bytes of a memory region.
+    pub max_mr_size: u64,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Requests outstanding in a shared receive queue.
+    pub max_srq_wr: u32,
+    /// Scatter elements of a request in a shared receive queue.
+    pub max_srq_sge: u32,
+    /// Address handles.
+    pub max_ah: u32,
+    /// Multicast groups.
+    pub max_mcast_grp: u32,
+    /// Queue pairs in one multicast group.
+    pub max_mcast_qp_attach: u32,
+    /// READs and atomics that a queue pair answers at once.
+    pub max_qp_rd_atom: u8,
+    /// READs and atomics that a queue pair has outstanding at once.
+    pub max_qp_init_rd_atom: u8,
+    /// Entries of a port's GID table.
+    pub max_gids: u32,
+}
+
+/// Everything that software can do.
+pub const FULL: Limits = Limits {
+    max_qp: (1 << 14) - 2,
+    max_qp_wr: 1 << 15,
+    max_send_sge: 32,
+    max_recv_sge: 32,
+    max_sge_rd: 32,
+    max_inline_data: 1024,
+    max_cq: 1 << 16,
+    max_cqe: (1 << 20) - 2,
+    max_mr: (1 << 18) - 1,
+    max_mr_size: 1 << 45,
+    max_pd: (1 << 18) - 3,
+    max_srq: 1 << 14,
+    max_srq_wr: (1 << 15) - 1,
+    max_srq_sge: 32,
+    max_ah: 1 << 18,
+    max_mcast_grp: 4095,
+    max_mcast_qp_attach: 8,
+    max_qp_rd_atom: 128,
+    max_qp_init_rd_atom: 128,
+    max_gids: 255,
+};
+
+/// Counts objects of one kind.
+#[derive(Debug)]
+pub(crate) struct Quota {
+    what: &'static str,
+    max: u32,
+    used: Arc<AtomicU32>,
+}
+
+/// The right to exist of one object; gives its place back when dropped.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<AtomicU32>);
+
+impl Quota {
+    pub(crate) fn new(what: &'static str, max: u32) -> Self {
+        Quota { what, max, used: Arc::default() }
+    }
+
+    /// Takes a place. EOVERFLOW when there is none.
+    pub(crate) fn take(&self) -> Result<Place> {
+        let one_more = |used| (used < self.max).then_some(used + 1);
+        match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+            Ok(_) => Ok(Place(Arc::clone(&self.used))),
+            Err(_) => Err(VerbsError::new(
+                ErrorKind::Overflow,
+                format!("all {} {} are in use; destroy some first", self.max, self.what),
+            )),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_gives_its_maximum_and_no_more() {
+        let quota = Quota::new("places", 2);
+        let first = quota.take().unwrap();
+        let _second = quota.take().unwrap();
+        assert_eq!(quota.take().unwrap_err().kind(), ErrorKind::Overflow);
+        drop(first);
+        assert!(quota.take().is_ok());
+    }
+}

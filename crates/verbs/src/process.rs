@@ -1,0 +1,102 @@
+//! What belongs to one process, found by process id: a forked child starts with nothing.
+//!
+//! Invariant: a child never takes a lock of its parent's record, which another thread may have
+//! held at the fork. The records form a list that only grows, one link a generation.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use irdma_net::clock;
+use irdma_transport::{Result, VerbsError};
+
+use crate::config::{Config, ConfigError};
+use crate::engine::Engine;
+use crate::log;
+use crate::port::GidTable;
+
+static FIRST: OnceLock<Process> = OnceLock::new();
+
+/// The root of everything that a process shares.
+pub(crate) struct Process {
+    pid: u32,
+    config: OnceLock<std::result::Result<Config, ConfigError>>,
+    engine: Mutex<Weak<Engine>>,
+    gids: Mutex<Vec<(String, Arc<GidTable>)>>,
+    child: OnceLock<Box<Process>>,
+}
+
+impl Process {
+    /// The record of the calling process.
+    pub(crate) fn current() -> &'static Process {
+        let pid = clock::pid();
+        let mut process = FIRST.get_or_init(|| Process::new(pid));
+        while process.pid != pid {
+            process = process.child.get_or_init(|| Box::new(Process::new(pid)));
+        }
+        process
+    }
+
+    fn new(pid: u32) -> Self {
+        Process {
+            pid,
+            config: OnceLock::new(),
+            engine: Mutex::default(),
+            gids: Mutex::default(),
+            child: OnceLock::new(),
+        }
+    }
+
+    /// The configuration; read from the environment, and its log level applied, at first use.
+    pub(crate) fn config(&self) -> Result<&Config> {
+        let read = self.config.get_or_init(|| self.apply(Config::from_env()));
+        read.as_ref().map_err(|error| VerbsError::invalid(error.to_string()))
+    }
+
+    /// Uses `config` in place of the environment. EBUSY after the first use.
+    pub(crate) fn configure(&self, config: Config) -> Result<()> {
+        let read = self.apply(Ok(config));
+        self.config.set(read).map_err(|_| {
+            VerbsError::busy("the process has used its devices already; configure before that")
+        })
+    }
+
+    fn apply(
+        &self,
+        config: std::result::Result<Config, ConfigError>,
+    ) -> std::result::Result<Config, ConfigError> {
+        match &config {
+            Ok(config) => config.log.map_or((), log::init),
+            Err(_) => log::init(tracing::Level::ERROR),
+        }
+        config.inspect_err(|error| tracing::error!("{error}"))
+    }
+
+    /// The GID table of an interface, the same one at every call.
+    pub(crate) fn gid_table(&self, netdev: &str) -> Arc<GidTable> {
+        let mut tables = self.gids.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, table)) = tables.iter().find(|(name, _)| name == netdev) {
+            return Arc::clone(table);
+        }
+        let table = Arc::new(GidTable::default());
+        tables.push((netdev.into(), Arc::clone(&table)));
+        table
+    }
+
+    /// The engine; a new one if no context is open.
+    pub(crate) fn engine(&self) -> Result<Arc<Engine>> {
+        let config = self.config()?;
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engine) = engine.upgrade() {
+            return Ok(engine);
+        }
+        let new = Engine::new(config.clone())?;
+        *engine = Arc::downgrade(&new);
+        Ok(new)
+    }
+}
+
+/// Uses `config` in this process, in place of what `IRDMA_*` variables say.
+///
+/// EBUSY once devices were listed.
+pub fn configure(config: Config) -> Result<()> {
+    Process::current().configure(config)
+}

@@ -1,0 +1,148 @@
+//! Counters: a snapshot of this process's, and those of other processes over their slots.
+
+use std::io;
+
+use irdma_net::clock;
+use irdma_net::slot::{self, Delivery, Message, Slot};
+use irdma_net::wake::{Interest, Poll};
+use irdma_transport::{DropReason, Stats};
+
+use crate::engine::Counters;
+
+/// Counters by name; the driver's names first, in the driver's order, then ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HwStats(Vec<(String, u64)>);
+
+impl HwStats {
+    /// Adds what only the sockets see to what the protocol counts.
+    pub(crate) fn new(stats: &Stats, counters: &Counters, overflows: u64) -> Self {
+        let mut stats = stats.clone();
+        stats.ip4_in_discards += overflows;
+        stats.ip4_out_no_routes += counters.out_no_routes;
+        let driver = Stats::NAMES.iter().map(|name| (*name).to_string()).zip(stats.values());
+        let drops = DropReason::NAMES.iter().map(|name| format!("drop_{name}")).zip(stats.drops);
+        let ours = [
+            ("out_errors", counters.out_errors),
+            ("relayed_out", counters.relayed_out),
+            ("relayed_in", counters.relayed_in),
+            ("relay_drops", counters.relay_drops),
+        ];
+        let ours = ours.map(|(name, value)| (name.to_string(), value));
+        HwStats(driver.chain(drops).chain(ours).collect())
+    }
+
+    /// Names and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    /// The value of a counter; `None` if there is none of that name.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// All counters at zero: what a process without queue pairs has.
+    pub fn alloc_hw_port_stats() -> Self {
+        HwStats::new(&Stats::default(), &Counters::default(), 0)
+    }
+}
+
+/// A running process with its counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessStats {
+    /// The slot it owns.
+    pub slot: u16,
+    /// Its process id.
+    pub pid: u32,
+    /// Its program's name.
+    pub program: String,
+    /// Its counters.
+    pub stats: HwStats,
+}
+
+const REQUEST: &[u8] = b"irdma stats 1?\n";
+const ANSWER: &str = "irdma stats 1\n";
+/// How long processes have to answer.
+const PATIENCE_NS: u64 = 200_000_000;
+
+/// The answer to a request of another process; `None` if it is none.
+pub(crate) fn answer(request: &[u8], snapshot: &dyn Fn() -> HwStats) -> Option<Vec<u8>> {
+    if request != REQUEST {
+        return None;
+    }
+    let mut text = format!("{ANSWER}{}\n{}\n", clock::pid(), program());
+    for (name, value) in snapshot().iter() {
+        text.push_str(&format!("{value} {name}\n"));
+    }
+    Some(text.into_bytes())
+}
+
+fn program() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    name.trim_end().to_string()
+}
+
+fn parse(slot: u16, answer: &[u8]) -> Option<ProcessStats> {
+    let mut lines = std::str::from_utf8(answer).ok()?.strip_prefix(ANSWER)?.lines();
+    let pid = lines.next()?.parse().ok()?;
+    let program = lines.next()?.to_string();
+    let counter = |line: &str| {
+        let (value, name) = line.split_once(' ')?;
+        Some((name.to_string(), value.parse().ok()?))
+    };
+    let stats = HwStats(lines.map(counter).collect::<Option<_>>()?);
+    Some(ProcessStats { slot, pid, program, stats })
+}
+
+/// Asks this user's running processes in this network namespace for their counters. Those that
+/// are stopped or busy beyond [`PATIENCE_NS`] are left out.
+pub fn processes() -> io::Result<Vec<ProcessStats>> {
+    let own = Slot::claim(clock::seed()?)?;
+    let others = slot::list()?.into_iter().filter(|number| *number != own.number());
+    let mut asked = others
+        .filter(|to| matches!(own.send(*to, &Message::User(REQUEST)), Ok(Delivery::Sent)))
+        .count();
+    let (poll, mut ready) = (Poll::new()?, Vec::new());
+    poll.add(&own, 0, Interest::Read)?;
+    let end_ns = clock::monotonic_ns() + PATIENCE_NS;
+    let (mut found, mut buf) = (Vec::new(), vec![0; slot::MESSAGE_LEN]);
+    while asked > 0 && clock::monotonic_ns() < end_ns {
+        poll.wait(&mut ready, Some(end_ns.saturating_sub(clock::monotonic_ns()).max(1)))?;
+        while let Some(received) = own.recv(&mut buf)? {
+            if let Message::User(bytes) = received.message {
+                found.extend(parse(received.from, bytes));
+                asked = asked.saturating_sub(1);
+            }
+        }
+    }
+    found.sort_by_key(|process| process.pid);
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drivers_names_come_first_and_in_order() {
+        let stats = HwStats::alloc_hw_port_stats();
+        let names: Vec<&str> = stats.iter().map(|(name, _)| name).collect();
+        assert_eq!((names[0], names[45], names[56]), ("ip4InDiscards", "cnpSent", "CRC errors"));
+        assert_eq!((stats.get("drop_icrc"), stats.get("nothing")), (Some(0), None));
+    }
+
+    #[test]
+    fn an_answer_is_understood_and_other_requests_are_not_answered() {
+        let mut stats = Stats::default();
+        stats.rx_udp = 7;
+        let counters = Counters { relayed_in: 3, ..Counters::default() };
+        let snapshot = || HwStats::new(&stats, &counters, 0);
+        let bytes = answer(REQUEST, &snapshot).unwrap();
+        let process = parse(5, &bytes).unwrap();
+        assert_eq!((process.slot, process.pid), (5, clock::pid()));
+        assert_eq!(process.stats, snapshot());
+        assert_eq!(process.stats.get("RNR sent"), Some(0));
+        assert_eq!(answer(b"irdma stats 2?\n", &snapshot), None);
+        assert_eq!(parse(5, b"nonsense"), None);
+    }
+}

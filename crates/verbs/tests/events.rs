@@ -1,0 +1,168 @@
+//! Completion events: real descriptors, one-shot arming, acknowledgements.
+
+mod common;
+
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::Duration;
+
+use common::{CAP, Ends, connect, loopback, to_init};
+use irdma::{
+    Access, Buffer, CompChannel, Context, Cq, Pd, Qp, QpInitAttr, QpType, RecvWr, SendData,
+    SendFlags, SendOp, SendWr, Sge, Wc,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+struct Waiter {
+    qp: Qp,
+    cq: Cq,
+    channel: CompChannel,
+    sge: Sge,
+    ends: Ends,
+    _mr: irdma::Mr,
+    _pd: Pd,
+    _context: Context,
+}
+
+fn waiter() -> Waiter {
+    let context = loopback().open().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let channel = context.create_comp_channel().unwrap();
+    let cq = context.create_cq(64, Some(&channel), 0).unwrap();
+    cq.set_cookie(77);
+    let init = QpInitAttr {
+        qp_type: QpType::Rc,
+        send_cq: &cq,
+        recv_cq: &cq,
+        srq: None,
+        cap: CAP,
+        sq_sig_all: true,
+        block_self_mcast: false,
+    };
+    let qp = pd.create_qp(&init).unwrap();
+    to_init(&qp);
+    let buffer = std::sync::Arc::new(Buffer::zeroed(64));
+    let mr = pd.reg_buffer(&buffer, 0..64, Access::LOCAL_WRITE).unwrap();
+    let gid = context.query_gid(1, 0).unwrap();
+    let ends = Ends { qpn: qp.qpn(), gid, addr: buffer.addr(), rkey: mr.rkey() };
+    let sge = Sge { addr: buffer.addr(), length: 64, lkey: mr.lkey() };
+    Waiter { qp, cq, channel, sge, ends, _mr: mr, _pd: pd, _context: context }
+}
+
+fn waiters() -> (Waiter, Waiter) {
+    let (a, b) = (waiter(), waiter());
+    connect(&a.qp, &b.ends, 0, 14);
+    connect(&b.qp, &a.ends, 0, 14);
+    (a, b)
+}
+
+impl Waiter {
+    fn send(&self) {
+        let wr = SendWr {
+            wr_id: 1,
+            op: SendOp::Send { imm: None },
+            flags: SendFlags::empty(),
+            data: SendData::Sges(&[self.sge]),
+            ud: None,
+        };
+        self.qp.post_send(&wr).unwrap();
+    }
+
+    fn recv(&self) {
+        self.qp.post_recv(&RecvWr { wr_id: 2, sges: &[self.sge] }).unwrap();
+    }
+
+    fn readable_within(&self, timeout: Duration) -> bool {
+        let fds = &mut [PollFd::new(&self.channel, PollFlags::IN)];
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        poll(fds, Some(&timeout)).unwrap() == 1
+    }
+
+    fn poll_all(&self) -> usize {
+        self.cq.poll_cq(&mut [Wc::default(); 16]).unwrap()
+    }
+}
+
+#[test]
+fn an_armed_queue_makes_its_channel_readable_once() {
+    let (a, b) = waiters();
+    b.recv();
+    b.recv();
+    b.cq.req_notify_cq(false).unwrap();
+    assert!(!b.readable_within(Duration::ZERO));
+    // Nobody calls in on either side: the background thread delivers.
+    a.send();
+    assert!(b.readable_within(Duration::from_secs(10)));
+    let event = b.channel.get_cq_event().unwrap();
+    assert_eq!(event.cookie(), 77);
+    drop(event);
+    assert_eq!(b.poll_all(), 1);
+    a.send();
+    assert!(!b.readable_within(Duration::from_millis(20)));
+    assert_eq!(b.poll_all(), 1);
+}
+
+#[test]
+fn a_blocked_reader_runs_the_protocol_and_returns() {
+    let (a, b) = waiters();
+    const ROUNDS: usize = 500;
+    for _ in 0..16 {
+        b.recv();
+    }
+    b.cq.req_notify_cq(false).unwrap();
+    let sender = thread::spawn(move || {
+        a.cq.req_notify_cq(false).unwrap();
+        for _ in 0..ROUNDS {
+            a.send();
+            drop(a.channel.get_cq_event().unwrap());
+            a.cq.req_notify_cq(false).unwrap();
+            while a.poll_all() == 0 {}
+        }
+        a
+    });
+    let mut received = 0;
+    while received < ROUNDS {
+        drop(b.channel.get_cq_event().unwrap());
+        b.cq.req_notify_cq(false).unwrap();
+        let count = b.poll_all();
+        received += count;
+        (0..count).for_each(|_| b.recv());
+    }
+    sender.join().unwrap();
+}
+
+#[test]
+fn a_non_blocking_channel_says_that_nothing_waits() {
+    let (a, b) = waiters();
+    let flags = rustix::fs::fcntl_getfl(&b.channel).unwrap();
+    rustix::fs::fcntl_setfl(&b.channel, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+    assert_eq!(b.channel.get_cq_event().unwrap_err().errno(), 11);
+    b.recv();
+    b.cq.req_notify_cq(false).unwrap();
+    a.send();
+    assert!(b.readable_within(Duration::from_secs(10)));
+    assert!(b.channel.get_cq_event().is_ok());
+    assert!(b.channel.as_fd().try_clone_to_owned().is_ok());
+}
+
+#[test]
+fn destroying_waits_for_the_acknowledgement_and_a_channel_for_its_queues() {
+    let (a, b) = waiters();
+    b.recv();
+    b.cq.req_notify_cq(false).unwrap();
+    a.send();
+    let cookie = b.channel.get_cq_event().unwrap().into_unacked();
+    assert_eq!(cookie, 77);
+    let refused = b.channel.destroy_comp_channel().unwrap_err();
+    assert_eq!(refused.error.errno(), 16);
+    let refused_cq = b.cq.destroy_cq().unwrap_err();
+    assert_eq!(refused_cq.error.errno(), 16);
+    b.qp.destroy_qp().unwrap();
+    let cq = refused_cq.handle;
+    cq.ack_cq_events(1);
+    cq.destroy_cq().unwrap();
+    refused.handle.destroy_comp_channel().unwrap();
+}
