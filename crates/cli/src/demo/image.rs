@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Bytes around each message, at least.
 const GUARD: usize = 64;
 /// Where a datagram's GRH is placed, before its payload.
-const GRH_LEN: usize = 40;
+pub const GRH_LEN: usize = 40;
 
 /// How the messages of a round lie in an area of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

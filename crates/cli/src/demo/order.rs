@@ -23,9 +23,9 @@ pub enum Order {
     /// Get the queue pair ready to send to a peer's, or to a group.
     Connect(Remote),
     /// Join a group.
-    Attach(irdma::Gid),
+    Attach([u8; 16]),
     /// Leave a group.
-    Detach(irdma::Gid),
+    Detach([u8; 16]),
     /// Fill the areas and post receive requests.
     Prepare(Round),
     /// Take part in the exchange.
@@ -78,6 +78,8 @@ pub struct Round {
     pub role: Role,
     /// What each message does.
     pub operation: Operation,
+    /// The messages go to a group, in which there is a listener besides the target.
+    pub listened: bool,
     /// Where the messages lie, in sending and receiving areas.
     pub layout: Layout,
     /// How they follow each other.
@@ -123,6 +125,8 @@ pub struct Opened {
     pub address: std::net::IpAddr,
     /// The path MTU that is used.
     pub mtu: usize,
+    /// Why groups cannot be reached through it, if so.
+    pub no_multicast: Option<String>,
 }
 
 /// When a process was at work, on the clock that all processes share.

@@ -167,7 +167,8 @@ mod tests {
 
     #[test]
     fn a_plan_holds_each_kind_and_keeps_the_limits_of_services() {
-        for plan in [Plan::measured(true, 1024), Plan::measured(false, 1024), Plan::captured(1024)] {
+        for plan in [Plan::measured(true, 1024), Plan::measured(false, 1024), Plan::captured(1024)]
+        {
             for (service, operations) in KINDS {
                 for &operation in operations {
                     let kind = Kind { service, operation };
