@@ -2,8 +2,130 @@
 
 use std::ffi::{CStr, c_int, c_void};
 
-use crate::boundary::{Buffer, Count, Plain, Status, Text, export};
-use crate::{fork, rate, sysfs, text};
+use crate::ah::{Ah, Grh};
+use crate::boundary::{
+    Buffer, Count, Ended, In, InOut, List, Made, Object, Out, Owned, Partial, Plain, Size, Status,
+    Success, Text, export,
+};
+use crate::context::Context;
+use crate::cq::{CompChannel, Cq};
+use crate::device::{Device, DeviceList};
+use crate::mr::Mr;
+use crate::pd::Pd;
+use crate::qp::Qp;
+use crate::srq::Srq;
+use crate::types::{
+    ibv_ah_attr, ibv_async_event, ibv_cq, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
+    ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_query_device_ex_input, ibv_srq_attr, ibv_srq_init_attr, ibv_wc,
+};
+use crate::{ah, context, cq, device, events, fork, mr, pd, qp, query, rate, srq, sysfs, text};
+
+export! {
+    ibv_get_device_list(num_devices: Option<Out<'_, c_int>>) -> List<ibv_device> = device::list;
+    ibv_free_device_list(list: DeviceList) -> Ended = device::free_list;
+    ibv_get_device_name(device: &'static Object<Device>) -> Text = device::name;
+    ibv_get_device_guid(device: &'static Object<Device>) -> Plain<u64> = device::guid;
+    ibv_get_device_index(device: &'static Object<Device>) -> Count = device::index;
+    ibv_open_device(device: &'static Object<Device>) -> Made<Context> = context::open;
+    ibv_close_device(context: Owned<Context>) -> Status = context::close;
+
+    ibv_query_device(context: &Object<Context>, device_attr: Out<'_, ibv_device_attr>) -> Status
+        = query::device;
+    query_device_ex(
+        context: &Object<Context>, input: Option<In<ibv_query_device_ex_input>>,
+        attr: Partial<'_, ibv_device_attr_ex>, attr_size: usize,
+    ) -> Status = query::device_ex;
+    ibv_query_port(
+        context: &Object<Context>, port_num: u8, port_attr: Partial<'_, ibv_port_attr>,
+    ) -> Status = query::port;
+    query_port_ex(
+        context: &Object<Context>, port_num: u8, port_attr: Partial<'_, ibv_port_attr>,
+        attr_size: usize,
+    ) -> Status = query::port_ex;
+    ibv_query_gid(
+        context: &Object<Context>, port_num: u8, index: c_int, gid: Out<'_, ibv_gid>,
+    ) -> Success = query::gid;
+    _ibv_query_gid_ex(
+        context: &Object<Context>, port_num: u32, gid_index: u32,
+        entry: Partial<'_, ibv_gid_entry>, flags: u32, entry_size: usize,
+    ) -> Status = query::gid_ex;
+    _ibv_query_gid_table(
+        context: &Object<Context>, entries: Partial<'_, ibv_gid_entry>, max_entries: usize,
+        flags: u32, entry_size: usize,
+    ) -> Size = query::gid_table;
+    ibv_query_gid_type(
+        context: &Object<Context>, port_num: u8, index: u32, gid_type: Out<'_, u32>,
+    ) -> Success = query::gid_type;
+    ibv_query_pkey(
+        context: &Object<Context>, port_num: u8, index: c_int, pkey: Out<'_, u16>,
+    ) -> Success = query::pkey;
+    ibv_get_pkey_index(context: &Object<Context>, port_num: u8, pkey: u16) -> Count
+        = query::pkey_index;
+
+    ibv_alloc_pd(context: &Object<Context>) -> Made<Pd> = pd::alloc;
+    ibv_dealloc_pd(pd: Owned<Pd>) -> Status = Owned::end;
+
+    ibv_reg_mr(pd: &Object<Pd>, addr: *mut c_void, length: usize, access: c_int) -> Made<Mr>
+        = mr::reg;
+    ibv_reg_mr_iova(
+        pd: &Object<Pd>, addr: *mut c_void, length: usize, iova: u64, access: c_int,
+    ) -> Made<Mr> = mr::reg_iova;
+    ibv_reg_mr_iova2(
+        pd: &Object<Pd>, addr: *mut c_void, length: usize, iova: u64, access: u32,
+    ) -> Made<Mr> = mr::reg_iova2;
+    ibv_rereg_mr(
+        mr: &Object<Mr>, flags: c_int, pd: Option<&Object<Pd>>, addr: *mut c_void, length: usize,
+        access: c_int,
+    ) -> Success = mr::rereg;
+    ibv_dereg_mr(mr: Owned<Mr>) -> Status = mr::dereg;
+
+    ibv_create_comp_channel(context: &Object<Context>) -> Made<CompChannel> = cq::create_channel;
+    ibv_destroy_comp_channel(channel: Owned<CompChannel>) -> Status = Owned::end;
+    ibv_get_cq_event(
+        channel: &Object<CompChannel>, cq: Out<'_, *mut ibv_cq>, cq_context: Out<'_, *mut c_void>,
+    ) -> Success = cq::get_event;
+    ibv_ack_cq_events(cq: &Object<Cq>, nevents: u32) -> Ended = cq::ack_events;
+
+    ibv_create_cq(
+        context: &Object<Context>, cqe: c_int, cq_context: *mut c_void,
+        channel: Option<&Object<CompChannel>>, comp_vector: c_int,
+    ) -> Made<Cq> = cq::create;
+    ibv_resize_cq(cq: &Object<Cq>, cqe: c_int) -> Status = cq::resize;
+    ibv_destroy_cq(cq: Owned<Cq>) -> Status = Owned::end;
+
+    ibv_create_srq(pd: &Object<Pd>, attr: InOut<'_, ibv_srq_init_attr>) -> Made<Srq> = srq::create;
+    ibv_modify_srq(srq: &Object<Srq>, attr: In<ibv_srq_attr>, mask: c_int) -> Status = srq::modify;
+    ibv_query_srq(srq: &Object<Srq>, attr: Out<'_, ibv_srq_attr>) -> Status = srq::query;
+    ibv_destroy_srq(srq: Owned<Srq>) -> Status = Owned::end;
+
+    ibv_create_qp(pd: &Object<Pd>, attr: InOut<'_, ibv_qp_init_attr>) -> Made<Qp> = qp::create;
+    create_qp_ex(context: &Object<Context>, attr: InOut<'_, ibv_qp_init_attr_ex>) -> Made<Qp>
+        = qp::create_ex;
+    ibv_modify_qp(qp: &Object<Qp>, attr: In<ibv_qp_attr>, mask: c_int) -> Status = qp::modify;
+    ibv_query_qp(
+        qp: &Object<Qp>, attr: Partial<'_, ibv_qp_attr>, mask: c_int,
+        init_attr: Out<'_, ibv_qp_init_attr>,
+    ) -> Status = qp::query;
+    ibv_query_qp_data_in_order(qp: &Object<Qp>, op: u32, flags: u32) -> Count = qp::data_in_order;
+    ibv_attach_mcast(qp: &Object<Qp>, gid: In<ibv_gid>, lid: u16) -> Status = qp::attach_mcast;
+    ibv_detach_mcast(qp: &Object<Qp>, gid: In<ibv_gid>, lid: u16) -> Status = qp::detach_mcast;
+    ibv_destroy_qp(qp: Owned<Qp>) -> Status = Owned::end;
+
+    ibv_create_ah(pd: &Object<Pd>, attr: In<ibv_ah_attr>) -> Made<Ah> = ah::create;
+    ibv_init_ah_from_wc(
+        context: &Object<Context>, port_num: u8, wc: In<ibv_wc>, grh: Option<In<Grh>>,
+        ah_attr: Out<'_, ibv_ah_attr>,
+    ) -> Success = ah::init_from_wc;
+    ibv_create_ah_from_wc(
+        pd: &Object<Pd>, wc: In<ibv_wc>, grh: Option<In<Grh>>, port_num: u8,
+    ) -> Made<Ah> = ah::create_from_wc;
+    ibv_destroy_ah(ah: Owned<Ah>) -> Status = Owned::end;
+
+    ibv_get_async_event(context: &Object<Context>, event: Out<'_, ibv_async_event>) -> Success
+        = events::get;
+    ibv_ack_async_event(event: In<ibv_async_event>) -> Ended = events::ack;
+}
 
 export! {
     ibv_node_type_str(node_type: i32) -> Text = text::node_type;

@@ -5,14 +5,27 @@
 //! of those that work.
 //! References are made from C pointers in `boundary.rs` only, and no panic leaves it.
 
+mod ah;
 mod boundary;
+mod context;
+mod cq;
+mod device;
+mod events;
 mod exported;
 mod fork;
+mod handle;
+mod mr;
+mod ops;
+mod pd;
+mod qp;
+mod query;
 mod rate;
 mod refused;
+mod srq;
 mod sysfs;
 mod text;
 mod types;
+mod work;
 
 /// Exports `$function` under a name and version: `@@` is the version that programs linked
 /// today get. The label is gone afterwards.

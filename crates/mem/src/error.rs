@@ -8,9 +8,7 @@ use crate::Access;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MemError {
     /// Length 0, or a range that wraps around the address space or leaves its buffer (EINVAL).
-    #[error(
-        "region of {len} bytes at {addr:#x}: length 0, a wrap, or past its buffer; pass the real size"
-    )]
+    #[error("region {addr:#x}+{len}: length 0, a wrap, or past its buffer; pass the real size")]
     InvalidLength {
         /// Start, process address or `iova`, whichever wraps.
         addr: u64,

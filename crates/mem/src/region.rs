@@ -12,6 +12,7 @@ use std::sync::atomic::{
     AtomicU8, AtomicU16, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::{Access, Buffer, GrantError, MemError, MemTable, MrInfo, PdId, Rights, get_mr_access};
 
@@ -120,12 +121,17 @@ impl Slot {
         if self.state.fetch_update(AcqRel, Relaxed, clear).is_err() {
             return false;
         }
-        let mut rounds = 0;
-        while self.state.load(Acquire) != 0 {
-            pause(rounds);
-            rounds += 1;
-        }
+        self.wait_until_free();
         true
+    }
+
+    /// Looks for a moment before it sleeps, because copies are short.
+    fn wait_until_free(&self) {
+        let is_held = || self.state.load(Acquire) != 0;
+        if (0..100).all(|_| is_held()) {
+            let guard = LAST_PIN.0.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(LAST_PIN.1.wait_while(guard, |()| is_held()));
+        }
     }
 
     /// What is registered under `key`.
@@ -198,22 +204,26 @@ fn missing(need: Access, rights: Rights) -> GrantError {
     GrantError::Access { missing }
 }
 
-/// Waits longer the more rounds have passed: a grant's holder may have lost its processor.
-fn pause(rounds: u32) {
-    match rounds {
-        0..64 => std::hint::spin_loop(),
-        64..128 => std::thread::yield_now(),
-        _ => std::thread::sleep(std::time::Duration::from_micros(20)),
-    }
-}
+/// Where a retiring thread sleeps until the last pin is gone.
+static LAST_PIN: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
 struct Pin<'a>(&'a Slot);
 
 impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.state.fetch_sub(PIN, Release);
+        // No key and this pin only: somebody may be waiting for it.
+        if self.0.state.fetch_sub(PIN, Release) == PIN {
+            wake_retiring();
+        }
     }
+}
+
+/// The lock makes sure that whoever saw the pin is asleep by now, or looks again.
+#[cold]
+fn wake_retiring() {
+    drop(LAST_PIN.0.lock().unwrap_or_else(PoisonError::into_inner));
+    LAST_PIN.1.notify_all();
 }
 
 /// Proof that a range of registered memory may be touched; while it lives the region stays.

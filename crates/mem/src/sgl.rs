@@ -4,8 +4,9 @@ use thiserror::Error;
 
 use crate::{Access, Grant, GrantError, MemTable, PdId};
 
-/// One element of a scatter/gather list. Length 0 means no bytes.
+/// One element of a scatter/gather list, laid out as `struct ibv_sge`. Length 0 means no bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Sge {
     /// Address of the first byte, as the key knows it.
     pub addr: u64,
@@ -46,7 +47,7 @@ pub fn gather(
     offset: u64,
     out: &mut [u8],
 ) -> Result<(), SglError> {
-    for piece in pieces(sges, offset, out.len()) {
+    for piece in Pieces::new(sges, offset, out.len()) {
         piece.grant(table, Access::empty(), pd)?.read_at(0, &mut out[piece.at..][..piece.len]);
     }
     Ok(())
@@ -67,12 +68,13 @@ pub fn scatter(
     offset: u64,
     data: &[u8],
 ) -> Result<(), SglError> {
-    let mut pieces = pieces(sges, offset, data.len());
+    let mut pieces = Pieces::new(sges, offset, data.len());
     let Some(first) = pieces.next() else { return Ok(()) };
     let first_grant = first.grant(table, Access::LOCAL_WRITE, pd)?;
-    let rest = pieces
-        .map(|piece| Ok((piece.grant(table, Access::LOCAL_WRITE, pd)?, piece)))
-        .collect::<Result<Vec<(Grant<'_>, Piece)>, SglError>>()?;
+    let mut rest: Vec<(Grant<'_>, Piece)> = Vec::new();
+    for piece in pieces {
+        rest.push((piece.grant(table, Access::LOCAL_WRITE, pd)?, piece));
+    }
     first_grant.write_at(0, &data[..first.len]);
     for (grant, piece) in rest {
         grant.write_at(0, &data[piece.at..][..piece.len]);
@@ -91,6 +93,7 @@ struct Piece {
 }
 
 impl Piece {
+    #[inline]
     fn grant<'t>(
         &self,
         table: &'t MemTable,
@@ -105,22 +108,45 @@ impl Piece {
     }
 }
 
-/// Cuts `len` bytes from byte `offset` of the list on into one piece an element; pieces of no
-/// bytes are left out.
-fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = Piece> {
-    let total = total_len(sges);
-    assert!(
-        len as u64 <= total && offset <= total - len as u64,
-        "{len} bytes at {offset} of a list of {total}"
-    );
-    let (mut skip, mut at) = (offset, 0);
-    sges.iter().enumerate().filter_map(move |(index, sge)| {
-        let skipped = skip.min(u64::from(sge.length));
-        skip -= skipped;
-        let piece_len = (u64::from(sge.length) - skipped).min((len - at) as u64) as usize;
-        let va = sge.addr.wrapping_add(skipped);
-        let piece = Piece { index, lkey: sge.lkey, va, at, len: piece_len };
-        at += piece_len;
-        (piece_len > 0).then_some(piece)
-    })
+/// Cuts a range of the list into one piece an element, none of them empty.
+struct Pieces<'a> {
+    sges: std::iter::Enumerate<std::slice::Iter<'a, Sge>>,
+    /// Bytes of the list still to pass over.
+    skip: u64,
+    /// Bytes of the range cut so far, and its length.
+    at: usize,
+    len: usize,
+}
+
+impl<'a> Pieces<'a> {
+    #[inline]
+    fn new(sges: &'a [Sge], offset: u64, len: usize) -> Self {
+        Self { sges: sges.iter().enumerate(), skip: offset, at: 0, len }
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    #[inline]
+    fn next(&mut self) -> Option<Piece> {
+        while self.at < self.len {
+            let left = self.len - self.at;
+            let Some((index, sge)) = self.sges.next() else {
+                panic!("the list ends {left} bytes too early");
+            };
+            let length = u64::from(sge.length);
+            if self.skip >= length {
+                self.skip -= length;
+                continue;
+            }
+            let len = (length - self.skip).min(left as u64) as usize;
+            let va = sge.addr.wrapping_add(self.skip);
+            let piece = Piece { index, lkey: sge.lkey, va, at: self.at, len };
+            self.skip = 0;
+            self.at += len;
+            return Some(piece);
+        }
+        None
+    }
 }

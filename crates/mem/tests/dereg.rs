@@ -66,7 +66,7 @@ fn memory_is_never_written_after_deregistration() {
             });
         }
         let _stop = StopOnDrop(&stop);
-        for _ in 0..3000 {
+        for _ in 0..1000 {
             let buffer = Arc::new(Buffer::zeroed(256));
             let key = table.reg_phys_mr(PD, &buffer, 0..256, 0, ACCESS).unwrap().lkey;
             current.store(key, Ordering::Relaxed);
@@ -81,7 +81,7 @@ fn memory_is_never_written_after_deregistration() {
             }
         }
     });
-    assert!(writes.load(Ordering::Relaxed) >= 3000);
+    assert!(writes.load(Ordering::Relaxed) >= 1000);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use irdma_mem::{
-    Access, Buffer, GrantError, MemError, MemTable, MrInfo, PdId, Rights, get_mr_access,
+    Access, Buffer, GrantError, InvalidateError, MemError, MemTable, MrInfo, PdId, Rights,
+    get_mr_access,
 };
 
 const PD: PdId = PdId(3);
@@ -205,9 +206,18 @@ fn a_deregistered_key_is_dead_and_lets_its_buffer_go() {
 }
 
 #[test]
+fn a_registered_region_is_never_invalidated() {
+    let (table, mr, _) = table_with(Access::empty(), IOVA);
+    assert_eq!(table.invalidate(mr.rkey, PD), Err(InvalidateError::Registered));
+    assert_eq!(table.invalidate(mr.rkey, PdId(4)), Err(InvalidateError::ForeignPd));
+    assert_eq!(table.invalidate(mr.rkey ^ 1, PD), Err(InvalidateError::UnknownKey));
+    assert_eq!(table.query(mr.rkey), Some(mr));
+}
+
+#[test]
 fn registration_errors_have_their_errno_and_say_what_to_do() {
     let rows = [
-        (MemError::InvalidLength { addr: 0x10, len: 0 }, 22, "0 bytes at 0x10"),
+        (MemError::InvalidLength { addr: 0x10, len: 0 }, 22, "region 0x10+0"),
         (MemError::InvalidAccess(Access::REMOTE_WRITE), 22, "need LOCAL_WRITE"),
         (MemError::UnknownKey(0x300), 22, "0x00000300"),
         (MemError::Fault, 14, "address 0"),

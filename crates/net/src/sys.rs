@@ -178,6 +178,34 @@ pub(crate) fn block_all_signals() -> io::Result<()> {
         .map_err(io_error)
 }
 
+/// The kernel's `struct sched_attr`, in its first published size.
+#[repr(C)]
+#[derive(Default)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+}
+
+/// Asks for time slices of `slice_ns` for the calling thread, which keeps its policy and niceness.
+pub(crate) fn set_slice(slice_ns: u64) -> io::Result<()> {
+    const SIZE: u32 = size_of::<SchedAttr>() as u32;
+    let mut attr = SchedAttr::default();
+    let at = &raw mut attr;
+    // SAFETY: the kernel writes at most `SIZE` bytes of `attr`.
+    unsafe { syscall!(Sysno::sched_getattr, 0, at, SIZE, 0) }.map_err(io_error)?;
+    attr.size = SIZE;
+    attr.runtime_ns = slice_ns;
+    let at = &raw const attr;
+    // SAFETY: the kernel reads `SIZE` bytes of `attr`.
+    unsafe { syscall!(Sysno::sched_setattr, 0, at, 0) }.map(drop).map_err(io_error)
+}
+
 /// Has `child` run in every child made by the C library's `fork`; it must be async-signal-safe.
 pub(crate) fn at_fork_child(child: extern "C" fn()) -> io::Result<()> {
     // SAFETY: the handler stays mapped: this code is never unloaded.

@@ -85,7 +85,7 @@ pub(crate) fn receive(meta: &Meta, packet: &Packet<'_>) -> Result<Option<Control
 pub(crate) fn on_echo(cx: &mut Cx, meta: &Meta, packet: &Packet<'_>) {
     if let Ok(message) = parse(packet) {
         let Cx { peers, ready, .. } = cx;
-        let window = message.receive_window_bytes;
-        peers.on_echo(meta.src, message.src_slot, message.token, window, ready);
+        let buffer = message.receive_window_bytes;
+        peers.on_echo((meta.src, message.src_slot), message.token, buffer, ready);
     }
 }

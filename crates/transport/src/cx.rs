@@ -30,7 +30,7 @@ pub(crate) struct Cx {
     /// Bytes of READ responses that were asked for and have not arrived.
     pub(crate) reads_in_flight: u32,
     /// Queue pairs that wait for room in `reads_in_flight`.
-    pub(crate) read_waiters: VecDeque<u16>,
+    pub(crate) read_waiters: ReadyList,
 }
 
 impl Cx {
@@ -64,16 +64,19 @@ impl Cx {
     /// always does.
     pub(crate) fn has_room_for_reads(&self, bytes: u32) -> bool {
         let total = self.reads_in_flight.saturating_add(bytes);
-        self.reads_in_flight == 0 || total <= self.config.recv_window
+        self.reads_in_flight == 0 || total <= self.config.recv_window / 2
     }
 
     /// Gives back room for READ responses and wakes who waits for it.
     pub(crate) fn release_reads(&mut self, bytes: u32) {
         self.reads_in_flight = self.reads_in_flight.saturating_sub(bytes);
-        if bytes > 0 {
-            while let Some(index) = self.read_waiters.pop_front() {
-                self.ready.push(index);
-            }
-        }
+        let room = (self.config.recv_window / 2).saturating_sub(self.reads_in_flight);
+        let count = match (self.reads_in_flight, room) {
+            // Nothing is on its way that would wake the others later.
+            (0, _) => self.read_waiters.len(),
+            (_, 0) => 0,
+            (_, room) => self.read_waiters.len().min(room as usize / 1024 + 1),
+        };
+        self.read_waiters.move_to(&mut self.ready, count);
     }
 }

@@ -151,7 +151,7 @@ impl Endpoint {
                 peers: Peers::default(),
                 locals: Locals::default(),
                 reads_in_flight: 0,
-                read_waiters: VecDeque::new(),
+                read_waiters: ReadyList::default(),
             },
         }
     }
@@ -272,8 +272,7 @@ impl Endpoint {
             Err(_) => return self.drop_packet(DropReason::Malformed),
         };
         let dest = packet.headers.bth.dest_qpn;
-        let own_slot = self.cx.config.slot;
-        if dest != Qpn::MULTICAST && dest.slot() != own_slot && dest.slot() != 0 {
+        if self.is_foreign(dest) && !meta.dst.is_multicast() {
             return Disposition::Foreign(dest.slot());
         }
         self.count_in(meta, bytes.len());
@@ -288,10 +287,20 @@ impl Endpoint {
         Disposition::Done
     }
 
+    /// Whether another process or lane may own the number: slot 0 is that of QP0 and QP1, the
+    /// last one that of multicast.
+    fn is_foreign(&self, dest: Qpn) -> bool {
+        let slot = dest.slot();
+        slot != self.cx.config.slot && slot != 0 && slot != Qpn::MULTICAST.slot()
+    }
+
     fn dispatch(&mut self, meta: &Meta, packet: &Packet<'_>) {
         let dest = packet.headers.bth.dest_qpn;
-        if dest == Qpn::MULTICAST {
-            return self.dispatch_multicast(meta, packet);
+        match (dest == Qpn::MULTICAST, meta.dst.is_multicast()) {
+            (true, true) => return self.dispatch_multicast(meta, packet),
+            (false, false) => {}
+            // A group's datagrams carry the group's number, and only they do (IBTA 10.5.2).
+            _ => return self.cx.drop_packet(DropReason::UnknownQp),
         }
         if dest.index() == 0 && dest.slot() != 0 {
             return self.handle_control(meta, packet);
@@ -308,12 +317,12 @@ impl Endpoint {
 
     /// Each member gets its own copy; one that cannot take it loses only its own.
     fn dispatch_multicast(&mut self, meta: &Meta, packet: &Packet<'_>) {
-        let members = self.mcast.members((meta.dst, meta.ifindex));
-        if members.is_empty() {
+        let (members, count) = self.mcast.members((meta.dst, meta.ifindex));
+        if count == 0 {
             return self.cx.drop_packet(DropReason::UnknownQp);
         }
-        for qpn in members {
-            if let Some(qp) = self.qps.get_mut(qpn)
+        for qpn in &members[..count] {
+            if let Some(qp) = self.qps.get_mut(*qpn)
                 && let Err(reason) = deliver(qp, &mut self.cx, meta, packet)
             {
                 self.cx.drop_packet(reason);
@@ -357,7 +366,7 @@ impl Endpoint {
         self.cx.now = now;
         let mut batch = Batch::new(buf);
         self.fill_control(&mut batch);
-        while let Some(index) = self.cx.ready.front() {
+        while let Some(index) = self.next_ready() {
             let before = batch.count();
             let fill = match self.qps.at_mut(index) {
                 Some(qp) => fill(qp, &mut self.cx, &mut batch),
@@ -381,9 +390,16 @@ impl Endpoint {
         Some(transmit)
     }
 
+    fn next_ready(&mut self) -> Option<u16> {
+        let Cx { peers, ready, .. } = &mut self.cx;
+        while ready.front().is_none() && peers.wake_more(ready) {}
+        ready.front()
+    }
+
     /// A probe or echo travels alone.
     fn fill_control(&mut self, batch: &mut Batch<'_>) {
-        if let Some((id, token)) = self.cx.peers.next_probe() {
+        let Cx { peers, timers, now, .. } = &mut self.cx;
+        if let Some((id, token)) = peers.next_probe(*now, timers) {
             let peer = self.cx.peers.peer(id);
             let probe = Control::probe(peer, token);
             self.controls.push_back(probe);

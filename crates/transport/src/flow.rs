@@ -3,6 +3,9 @@
 //! A peer is a destination address and slot: the packets of one such pair wait in one socket
 //! buffer. Reliable traffic is clocked by acknowledgements; datagrams and unreliable messages by
 //! probes that a peer of our kind echoes (see [`irdma_wire::ctl`]), or by time where no echo comes.
+//!
+//! No wake-up is lost: a queue pair waits only while the window is full and an acknowledgement was
+//! asked for, or while a probe or a period is timed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -11,27 +14,22 @@ use irdma_wire::Qpn;
 
 use crate::batch::Route;
 use crate::endpoint::Config;
+use crate::probe::{Datagrams, Verdict};
 use crate::ready::ReadyList;
 use crate::time::Instant;
 use crate::timer::{TimerKey, Timers};
 
-/// Wait for an echo before the probe is repeated.
-const PROBE_TIMEOUT_NS: u64 = 2_000_000;
-/// Unanswered probes after which a peer is taken not to be of our kind.
-const PROBE_LIMIT: u32 = 3;
-/// A peer that does not echo is given a fresh window this often.
-const MUTE_PERIOD_NS: u64 = 1_000_000;
+/// No window shrinks below this, so that the largest packets still come in numbers.
+const MIN_WINDOW: u32 = 16 << 10;
+/// No peer is believed to hold more than this.
+const MAX_WINDOW: u32 = 16 << 20;
+/// Losses this close together count as one.
+const LOSS_PERIOD_NS: u64 = 2_000_000;
+/// The largest path MTU.
+const MAX_PACKET: u32 = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PeerId(u32);
-
-/// Whether the peer echoes probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Unknown,
-    Echoes,
-    Mute,
-}
 
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -39,37 +37,39 @@ pub(crate) struct Peer {
     /// The local address that probes are sent from.
     pub(crate) local: IpAddr,
     pub(crate) slot: u16,
-    kind: Kind,
     /// Reliable bytes allowed in flight, and in flight.
     window: u32,
-    threshold: u32,
-    cap: u32,
-    /// Unreliable bytes allowed while the peer's buffer is unknown.
-    initial: u32,
     in_flight: u32,
-    waiters: VecDeque<u16>,
-    /// Unreliable bytes sent ever, covered by the last probe, and known to have arrived.
-    sent: u64,
-    probed: u64,
-    echoed: u64,
-    unanswered: u32,
-    probe_due: bool,
+    /// Where growth turns from doubling to a packet each round.
+    threshold: u32,
+    /// The window never exceeds this: half of the peer's receive buffer, others send there, too.
+    cap: u32,
+    losses_count_from: Instant,
+    /// Queue pairs that wait for the reliable window, longest first.
+    waiters: ReadyList,
+    /// Listed among those that have room and waiters.
+    roomy: bool,
+    datagrams: Datagrams,
 }
 
 impl Peer {
-    /// Unreliable bytes that may wait at the receiver.
-    fn datagram_window(&self) -> u64 {
-        u64::from(if self.kind == Kind::Echoes { self.cap } else { self.initial })
+    /// Wakes as many as there may be room for.
+    fn wake(&mut self, ready: &mut ReadyList) {
+        let room = self.window.saturating_sub(self.in_flight);
+        let count = (room as usize).div_ceil(1024).min(self.waiters.len());
+        self.waiters.move_to(ready, count);
+        self.roomy = count > 0 && self.waiters.len() > 0;
     }
 
-    /// The probe to send now, by its token.
-    fn take_probe(&mut self) -> Option<u64> {
-        if !self.probe_due {
-            return None;
-        }
-        self.probe_due = false;
-        self.probed = self.sent;
-        Some(self.sent)
+    /// Acknowledged bytes open a window that was used: doubling each round below the threshold,
+    /// then a packet each round.
+    fn grow(&mut self, bytes: u32) {
+        let growth = if self.window < self.threshold {
+            bytes
+        } else {
+            (u64::from(bytes) * u64::from(MAX_PACKET) / u64::from(self.window.max(1))) as u32
+        };
+        self.window = self.window.saturating_add(growth).min(self.cap);
     }
 }
 
@@ -77,11 +77,14 @@ impl Peer {
 pub(crate) struct Peers {
     ids: BTreeMap<(IpAddr, u16), PeerId>,
     peers: Vec<Peer>,
+    /// Peers that a probe is to be sent to.
     probes: VecDeque<PeerId>,
+    /// Peers whose woken queue pairs may not have used all the room.
+    roomy: VecDeque<PeerId>,
 }
 
 impl Peers {
-    /// The peer that `dest` at `addr` belongs to.
+    /// The peer that `dest` at `route.dst` belongs to.
     pub(crate) fn find(&mut self, route: &Route, dest: Qpn, config: &Config) -> PeerId {
         let key = (route.dst, dest.slot());
         if let Some(&id) = self.ids.get(&key) {
@@ -93,18 +96,14 @@ impl Peers {
             addr: route.dst,
             local: route.src,
             slot: dest.slot(),
-            kind: Kind::Unknown,
             window: config.initial_window,
+            in_flight: 0,
             threshold: config.max_window,
             cap: config.max_window,
-            initial: config.initial_window,
-            in_flight: 0,
-            waiters: VecDeque::new(),
-            sent: 0,
-            probed: 0,
-            echoed: 0,
-            unanswered: 0,
-            probe_due: false,
+            losses_count_from: Instant::ZERO,
+            waiters: ReadyList::default(),
+            roomy: false,
+            datagrams: Datagrams::new(config.initial_window, route.dst.is_multicast()),
         });
         id
     }
@@ -123,44 +122,70 @@ impl Peers {
     }
 
     /// Takes `bytes` of the reliable window, or lists `index` as waiting.
-    pub(crate) fn reserve(&mut self, id: PeerId, bytes: u32, index: u16) -> bool {
+    ///
+    /// A queue pair that is `stuck`, because no answer to it is on its way, may go over the window
+    /// up to twice its size: otherwise it would depend on others, who may never be answered.
+    pub(crate) fn reserve(&mut self, id: PeerId, bytes: u32, index: u16, stuck: bool) -> bool {
         let peer = self.get(id);
-        if peer.in_flight + bytes > peer.window {
-            peer.waiters.push_back(index);
+        let total = peer.in_flight.saturating_add(bytes);
+        let limit = if stuck { peer.window.saturating_mul(2) } else { peer.window };
+        if peer.in_flight > 0 && total > limit {
+            peer.roomy = false;
+            peer.waiters.push(index);
             return false;
         }
-        peer.in_flight += bytes;
+        peer.in_flight = total;
+        if peer.datagrams.introduce() {
+            self.probes.push_back(id);
+        }
         true
     }
 
-    /// Takes `bytes` whatever the window says: a queue pair with nothing in flight may always
-    /// send one packet.
-    pub(crate) fn force(&mut self, id: PeerId, bytes: u32) {
-        self.get(id).in_flight += bytes;
+    /// Whether the next packet may not fit: what is sent now must ask for an acknowledgement.
+    pub(crate) fn is_nearly_full(&self, id: PeerId) -> bool {
+        let peer = self.peer(id);
+        peer.in_flight.saturating_add(MAX_PACKET) > peer.window
     }
 
-    /// Gives `bytes` back. Acknowledged bytes open the window: doubling each round below the
-    /// threshold, then a packet each round.
+    /// Gives `bytes` back; acknowledged ones may open the window.
     pub(crate) fn release(&mut self, id: PeerId, bytes: u32, acked: bool, ready: &mut ReadyList) {
         let peer = self.get(id);
-        peer.in_flight = peer.in_flight.saturating_sub(bytes);
-        if acked {
-            let growth = if peer.window < peer.threshold {
-                bytes
-            } else {
-                (u64::from(bytes) * 4096 / u64::from(peer.window.max(1))) as u32
-            };
-            peer.window = (peer.window + growth).min(peer.cap);
+        if acked && peer.in_flight >= peer.window / 2 {
+            peer.grow(bytes);
         }
-        for index in peer.waiters.drain(..) {
-            ready.push(index);
+        peer.in_flight = peer.in_flight.saturating_sub(bytes);
+        self.wake(id, ready);
+    }
+
+    fn wake(&mut self, id: PeerId, ready: &mut ReadyList) {
+        let peer = self.get(id);
+        let listed = peer.roomy;
+        peer.wake(ready);
+        if peer.roomy && !listed {
+            self.roomy.push_back(id);
         }
     }
 
-    /// A packet was lost: halve the window, down to 16 KiB.
-    pub(crate) fn on_loss(&mut self, id: PeerId) {
+    /// Nobody else has anything to send: wakes those that were not woken because others, who then
+    /// had nothing to send, came first. Whether there are any.
+    pub(crate) fn wake_more(&mut self, ready: &mut ReadyList) -> bool {
+        while let Some(id) = self.roomy.pop_front() {
+            if std::mem::take(&mut self.get(id).roomy) {
+                self.wake(id, ready);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A packet was lost: halve the window, once for all that was lost together.
+    pub(crate) fn on_loss(&mut self, id: PeerId, now: Instant) {
         let peer = self.get(id);
-        peer.window = (peer.window / 2).max(16 << 10);
+        if now < peer.losses_count_from {
+            return;
+        }
+        peer.losses_count_from = now + LOSS_PERIOD_NS;
+        peer.window = (peer.window / 2).max(MIN_WINDOW);
         peer.threshold = peer.window;
     }
 
@@ -173,59 +198,55 @@ impl Peers {
         now: Instant,
         timers: &mut Timers,
     ) -> bool {
-        let peer = self.get(id);
-        let window = peer.datagram_window();
-        let waiting = peer.sent - peer.echoed;
-        if waiting > 0 && waiting + u64::from(bytes) > window {
-            peer.waiters.push_back(index);
-            if peer.kind == Kind::Mute {
-                timers.arm(TimerKey::Peer(id.0), now + MUTE_PERIOD_NS);
+        let verdict = self.get(id).datagrams.reserve(bytes, index, now);
+        match verdict {
+            Verdict::Sent { probe: false } | Verdict::Wait { probe: false, until: None } => {}
+            Verdict::Wait { until: Some(at), .. } => timers.arm(TimerKey::Peer(id.0), at),
+            Verdict::Sent { probe: true } | Verdict::Wait { probe: true, .. } => {
+                self.probes.push_back(id);
             }
-            return false;
         }
-        peer.sent += u64::from(bytes);
-        if peer.kind != Kind::Mute && peer.sent - peer.probed >= window / 4 && !peer.probe_due {
-            peer.probe_due = true;
-            self.probes.push_back(id);
-            timers.arm(TimerKey::Peer(id.0), now + PROBE_TIMEOUT_NS);
-        }
-        true
+        matches!(verdict, Verdict::Sent { .. })
     }
 
-    /// The next peer to probe: where it is, its slot, and the token it will echo.
-    pub(crate) fn next_probe(&mut self) -> Option<(PeerId, u64)> {
+    /// The next peer to probe, and the token that it will echo.
+    pub(crate) fn next_probe(
+        &mut self,
+        now: Instant,
+        timers: &mut Timers,
+    ) -> Option<(PeerId, u64)> {
         let id = self.probes.pop_front()?;
-        let token = self.get(id).take_probe()?;
+        let (token, deadline) = self.get(id).datagrams.take_probe(now);
+        timers.arm(TimerKey::Peer(id.0), deadline);
         Some((id, token))
     }
 
-    /// An echo arrived from `addr` and `slot`.
+    /// An echo arrived from `addr` and `slot`, whose receive buffer holds `buffer` bytes.
     pub(crate) fn on_echo(
         &mut self,
-        addr: IpAddr,
-        slot: u16,
+        (addr, slot): (IpAddr, u16),
         token: u64,
-        window: u32,
+        buffer: u32,
         ready: &mut ReadyList,
     ) {
         let Some(&id) = self.ids.get(&(addr, slot)) else {
             return;
         };
         let peer = self.get(id);
-        if token > peer.sent || token < peer.echoed {
+        let share = (buffer / 2).clamp(MIN_WINDOW, MAX_WINDOW);
+        let Some(probe) = peer.datagrams.on_echo(token, share, ready) else {
             return;
-        }
-        peer.kind = Kind::Echoes;
-        peer.echoed = token;
-        peer.unanswered = 0;
-        peer.cap = window.clamp(16 << 10, 16 << 20);
-        peer.window = peer.window.min(peer.cap);
-        for index in peer.waiters.drain(..) {
-            ready.push(index);
+        };
+        peer.cap = share;
+        peer.window = peer.window.min(share);
+        peer.threshold = peer.threshold.max(peer.window);
+        self.wake(id, ready);
+        if probe {
+            self.probes.push_back(id);
         }
     }
 
-    /// The wait for an echo, or a mute peer's period, is over.
+    /// The wait for an echo, or a period without echoes, may be over.
     pub(crate) fn handle_timeout(
         &mut self,
         key: u32,
@@ -234,28 +255,12 @@ impl Peers {
         ready: &mut ReadyList,
     ) {
         let id = PeerId(key);
-        let peer = self.get(id);
-        if peer.kind == Kind::Mute || peer.echoed >= peer.probed && peer.waiters.is_empty() {
-            peer.echoed = peer.sent;
-        } else {
-            peer.unanswered += 1;
-            if peer.unanswered >= PROBE_LIMIT && peer.kind == Kind::Unknown {
-                peer.kind = Kind::Mute;
-                peer.echoed = peer.sent;
-            } else {
-                // The probe or its echo was lost, or what it covers: count that as arrived.
-                if peer.unanswered >= PROBE_LIMIT {
-                    peer.echoed = peer.sent;
-                    peer.unanswered = 0;
-                }
-                peer.probe_due = true;
-                self.probes.push_back(id);
-                timers.arm(TimerKey::Peer(key), now + PROBE_TIMEOUT_NS);
-            }
+        let (probe, next) = self.get(id).datagrams.handle_timeout(now, ready);
+        if let Some(at) = next {
+            timers.arm(TimerKey::Peer(key), at);
         }
-        let peer = self.get(id);
-        for index in peer.waiters.drain(..) {
-            ready.push(index);
+        if probe {
+            self.probes.push_back(id);
         }
     }
 }

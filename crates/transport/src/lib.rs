@@ -19,6 +19,7 @@ mod flow;
 mod locals;
 mod mcast;
 mod pd;
+mod probe;
 mod qp;
 mod ready;
 mod rng;

@@ -38,14 +38,16 @@ struct Group {
 }
 
 impl Group {
-    fn queue_pairs(&self) -> Vec<Qpn> {
-        let mut qpns: Vec<Qpn> = Vec::with_capacity(MAX_MEMBERS);
+    /// The queue pairs, each once, and how many they are.
+    fn queue_pairs(&self) -> ([Qpn; MAX_MEMBERS], usize) {
+        let (mut qpns, mut count) = ([Qpn::default(); MAX_MEMBERS], 0);
         for member in &self.members {
-            if !qpns.contains(&member.qpn) {
-                qpns.push(member.qpn);
+            if !qpns[..count].contains(&member.qpn) {
+                qpns[count] = member.qpn;
+                count += 1;
             }
         }
-        qpns
+        (qpns, count)
     }
 }
 
@@ -77,8 +79,8 @@ impl McastTable {
         }
         match existing {
             Some(group) => {
-                let qpns = group.queue_pairs();
-                if qpns.len() >= MAX_MEMBERS && !qpns.contains(&qpn) {
+                let (qpns, count) = group.queue_pairs();
+                if count >= MAX_MEMBERS && !qpns.contains(&qpn) {
                     return Err(VerbsError::no_memory(format!(
                         "attach_mcast: group {} has {MAX_MEMBERS} queue pairs already; \
                          detach one first",
@@ -125,8 +127,8 @@ impl McastTable {
         Ok(mcast_cqp_op(op, key))
     }
 
-    /// The queue pairs that a datagram to this group goes to, each once.
-    pub(crate) fn members(&self, key: GroupKey) -> Vec<Qpn> {
+    /// The queue pairs that a datagram to this group goes to, each once, and how many they are.
+    pub(crate) fn members(&self, key: GroupKey) -> ([Qpn; MAX_MEMBERS], usize) {
         self.mcast_list_lookup_ip(key).map(Group::queue_pairs).unwrap_or_default()
     }
 

@@ -1,4 +1,4 @@
-//! The queue pairs that have something to send, each listed once.
+//! Lists of queue pairs that have something to send, or wait for something, each listed once.
 
 use std::collections::VecDeque;
 
@@ -25,9 +25,21 @@ impl ReadyList {
         self.queue.front().copied()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     pub(crate) fn remove_front(&mut self) {
         if let Some(index) = self.queue.pop_front() {
             self.listed[usize::from(index)] = false;
+        }
+    }
+
+    /// Moves the first `count` to the end of `other`.
+    pub(crate) fn move_to(&mut self, other: &mut ReadyList, count: usize) {
+        for index in self.queue.drain(..count) {
+            self.listed[usize::from(index)] = false;
+            other.push(index);
         }
     }
 

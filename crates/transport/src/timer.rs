@@ -27,7 +27,16 @@ impl Timers {
             _ => {
                 self.armed.insert(key, at);
                 self.heap.push(Reverse((at, key)));
+                self.drop_stale();
             }
+        }
+    }
+
+    /// Deadlines that an earlier one replaced stay in the heap; when they are the most, it is
+    /// made anew.
+    fn drop_stale(&mut self) {
+        if self.heap.len() > 2 * self.armed.len() + 64 {
+            self.heap = self.armed.iter().map(|(key, at)| Reverse((*at, *key))).collect();
         }
     }
 

@@ -54,6 +54,11 @@ impl SendOp {
         matches!(self, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
+    /// SENDs, and WRITEs with immediate data: requests that consume a receive request of the peer.
+    pub fn takes_receive(&self) -> bool {
+        self.is_send() || matches!(self, SendOp::Write { imm: Some(_), .. })
+    }
+
     /// SENDs, the operations that consume a receive request whatever else they carry.
     pub fn is_send(&self) -> bool {
         matches!(self, SendOp::Send { .. } | SendOp::SendInvalidate { .. })

@@ -324,7 +324,7 @@ c_types! {
             unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq,
         >,
         open_xrcd: Unused,
-        close_xrcd: Unused,
+        close_xrcd: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
         _ABI_placeholder3: u64,
         sz: usize,
         context: ibv_context,
@@ -355,6 +355,7 @@ c_types! {
 /// What libmlx5 and libefa expect behind an `ibv_device`: a pointer that they compare with
 /// their own table to find out that the device is not theirs.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct verbs_device {
     pub device: ibv_device,
     pub ops: *const c_void,
@@ -362,6 +363,16 @@ pub struct verbs_device {
     pub entry: [*mut c_void; 2],
     pub sysfs: *mut c_void,
     pub core_support: u64,
+}
+
+// SAFETY: integers and raw pointers have no invalid bytes.
+unsafe impl crate::boundary::Bits for verbs_device {}
+
+impl verbs_device {
+    pub const fn zeroed() -> Self {
+        // SAFETY: as above, zeros among them.
+        unsafe { std::mem::zeroed() }
+    }
 }
 
 const _: () = {

@@ -35,6 +35,9 @@ macro_rules! c_types {
             #[derive(Clone, Copy)]
             pub $kind $name { $( pub $field: $ty, )* }
 
+            // SAFETY: integers, raw pointers and `Option<fn>` have no invalid bytes.
+            unsafe impl crate::boundary::Bits for $name {}
+
             impl $name {
                 pub const fn zeroed() -> Self {
                     // SAFETY: integers, raw pointers and `Option<fn>` may all be zero.

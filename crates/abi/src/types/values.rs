@@ -72,6 +72,7 @@ c_values! {
 
     u8 {
         IBV_LINK_LAYER_ETHERNET = 2,
+        IBV_QPF_GRH_REQUIRED = 1,
     }
 
     u32 {
@@ -177,6 +178,7 @@ c_values! {
         IBV_ACCESS_ON_DEMAND = 1 << 6,
         IBV_ACCESS_HUGETLB = 1 << 7,
         IBV_ACCESS_RELAXED_ORDERING = 1 << 20,
+        IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000,
     }
 
     // Re-registration: what changes and what `ibv_rereg_mr` answers.

@@ -34,7 +34,7 @@ impl Qp {
     /// Completes the oldest send request; success is reported only where asked for.
     pub(crate) fn complete_front_send(&mut self, cx: &mut Cx, status: WcStatus) {
         if let Some(wqe) = self.sq.pop_front() {
-            self.req.on_front_popped();
+            self.req.on_front_popped(&wqe);
             self.push_send_wc(cx, &wqe, status);
         }
     }
@@ -94,6 +94,7 @@ impl Qp {
     /// The oldest send request failed: report it, flush the rest, raise the event.
     pub(crate) fn fail_front_send(&mut self, cx: &mut Cx, status: WcStatus) {
         self.complete_front_send(cx, status);
+        self.resp.queue.retain(|response| !response.holds_resource());
         self.enter_error(cx, Some(event_for(status)));
     }
 
@@ -106,18 +107,17 @@ impl Qp {
 
     /// Moves to ERR and flushes both queues. A NAK that is already queued still goes out.
     pub(crate) fn enter_error(&mut self, cx: &mut Cx, event: Option<EventKind>) {
-        if self.attr.state != QpState::Err {
-            self.attr.state = QpState::Err;
-            if let Some(kind) = event {
-                cx.event(kind, EventSource::Qp(self.qpn));
-            }
-            if self.init.srq.is_some() {
-                cx.event(EventKind::QpLastWqeReached, EventSource::Qp(self.qpn));
-            }
+        let entered = self.attr.state != QpState::Err;
+        self.attr.state = QpState::Err;
+        if let Some(kind) = event.filter(|_| entered) {
+            cx.event(kind, EventSource::Qp(self.qpn));
         }
         self.release_windows(cx);
         self.flush_sends(cx);
         self.flush_recvs(cx);
+        if entered && self.init.srq.is_some() {
+            cx.event(EventKind::QpLastWqeReached, EventSource::Qp(self.qpn));
+        }
     }
 
     pub(crate) fn flush_sends(&mut self, cx: &mut Cx) {

@@ -21,6 +21,9 @@ impl Qp {
         let mut next = self.attr;
         merge(&mut next, attr, mask);
         let path = self.resolve(cx, &next, to, mask)?;
+        if path.map(|path| path.peer) != self.path.map(|path| path.peer) {
+            self.release_in_flight(cx, u32::MAX, false);
+        }
         self.attr = next;
         self.attr.state = from;
         self.path = path;
@@ -56,6 +59,13 @@ impl Qp {
             )));
         }
         let route = cx.locals.route(&attr.av, attr.dest_qpn)?;
+        let most = cx.locals.mtu(route.src);
+        if attr.path_mtu > most {
+            return Err(VerbsError::invalid(format!(
+                "{to:?} refused: path_mtu {} does not fit the interface of {}, which carries {most}",
+                attr.path_mtu, route.src
+            )));
+        }
         let peer = cx.peers.find(&route, attr.dest_qpn, &cx.config);
         Ok(Some(Path { route, peer, dest: attr.dest_qpn, mtu: attr.path_mtu }))
     }

@@ -132,7 +132,11 @@ impl Qp {
         let done = self.req.una.distance(front.psn);
         if done > 0 && done as u32 > packet {
             let done = done as u32;
-            self.req.cursor = if done >= front.packets { (1, 0) } else { (0, done) };
+            if done >= front.packets {
+                self.req.pass(front);
+            } else {
+                self.req.cursor = (0, done);
+            }
         }
     }
 

@@ -20,6 +20,9 @@ pub(crate) enum Fill {
     Full,
 }
 
+/// The longest message, 2^31 bytes (IBTA 9.7.4.1.6).
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+
 /// Packets of a message: at least one, also of an empty message.
 pub(crate) fn packet_count(len: u32, mtu: u32) -> u32 {
     len.div_ceil(mtu).max(1)

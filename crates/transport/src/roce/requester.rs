@@ -35,8 +35,10 @@ pub(crate) struct Requester {
     pub(crate) in_flight: u32,
     /// Packets since the last one that asked for an acknowledgement.
     pub(crate) unasked: u32,
-    /// SENDs that the peer has receive requests for, where it says so.
+    /// Receive requests that the peer has, where it says so.
     pub(crate) credits: Option<u32>,
+    /// Requests before the cursor that take a receive request of the peer each.
+    pub(crate) receives_ahead: u32,
     pub(crate) retry_left: u8,
     pub(crate) rnr_left: u8,
     pub(crate) rnr_until: Option<Instant>,
@@ -51,11 +53,20 @@ impl Requester {
         (self.retry_left, self.rnr_left) = (retry_cnt, rnr_retry);
     }
 
-    pub(crate) fn on_front_popped(&mut self) {
+    pub(crate) fn on_front_popped(&mut self, wqe: &Wqe) {
         match self.cursor.0.checked_sub(1) {
-            Some(index) => self.cursor.0 = index,
+            Some(index) => {
+                self.cursor.0 = index;
+                self.receives_ahead -= u32::from(wqe.op.takes_receive());
+            }
             None => self.cursor = (0, 0),
         }
+    }
+
+    /// Moves the cursor behind `wqe`, which it stood in.
+    pub(crate) fn pass(&mut self, wqe: &Wqe) {
+        self.cursor = (self.cursor.0 + 1, 0);
+        self.receives_ahead += u32::from(wqe.op.takes_receive());
     }
 
     /// The send queue is empty and nothing more is sent.
@@ -220,7 +231,7 @@ impl Qp {
     /// A SEND or WRITE packet.
     fn plan_data(&self, packet: u32) -> Result<Plan, Stop> {
         let wqe = &self.sq[self.req.cursor.0];
-        if packet == 0 && wqe.op.is_send() && self.lacks_credit() {
+        if packet == 0 && wqe.op.takes_receive() && self.lacks_credit() {
             return Err(Stop::Wait);
         }
         let mtu = self.attr.path_mtu;
@@ -232,14 +243,10 @@ impl Qp {
         Ok(Plan { headers, offset, payload_len, span: 1, read_bytes: 0, cost: 1, ends })
     }
 
-    /// Where the peer counts its receive requests, no more SENDs are on their way than it has; one
-    /// is always allowed, to learn of new ones (IBTA 9.7.7.2).
+    /// Where the peer counts its receive requests, no more messages that take one are on their way
+    /// than it has; one is always allowed, to learn of new ones (IBTA 9.7.7.2).
     fn lacks_credit(&self) -> bool {
-        self.req.credits.is_some_and(|credits| {
-            let earlier = self.sq.range(..self.req.cursor.0);
-            let sends = earlier.filter(|wqe| wqe.op.is_send()).count();
-            sends >= (credits as usize).max(1)
-        })
+        self.req.credits.is_some_and(|credits| self.req.receives_ahead >= credits.max(1))
     }
 
     /// A READ request for the chunk that `packet` lies in, or an atomic.
@@ -265,7 +272,7 @@ impl Qp {
         }
         let read_bytes = response_room(asked, mtu);
         if !cx.has_room_for_reads(read_bytes) {
-            cx.read_waiters.push_back(self.index());
+            cx.read_waiters.push(self.index());
             return Err(Stop::Wait);
         }
         Ok(Plan {
@@ -325,9 +332,8 @@ impl Qp {
         if bytes == 0 {
             return true;
         }
-        if self.req.in_flight == 0 {
-            cx.peers.force(path.peer, bytes);
-        } else if !cx.peers.reserve(path.peer, bytes, index) {
+        let stuck = self.req.unasked >= self.req.in_flight;
+        if !cx.peers.reserve(path.peer, bytes, index, stuck) {
             return false;
         }
         self.req.in_flight += plan.cost;
@@ -343,8 +349,7 @@ impl Qp {
     ) -> Result<(), WcStatus> {
         let at = self.req.cursor.0;
         let rc = self.init.qp_type == QpType::Rc;
-        let quarter = (cx.config.initial_window / path.mtu / 4).max(1);
-        let asks = rc && (plan.ends || plan.cost == 0 || self.req.unasked + 1 >= quarter);
+        let asks = rc && self.asks_for_ack(cx, path, &plan);
         plan.headers.bth.ack_request = asks;
         let (wqe, mem, pd) = (&self.sq[at], &cx.mem, self.pd());
         batch
@@ -365,8 +370,20 @@ impl Qp {
         if !rc && plan.ends {
             self.req.una = self.req.next;
             self.complete_front_send(cx, WcStatus::Success);
+            self.note_drained(cx);
         }
         Ok(())
+    }
+
+    /// At the end of each message, every quarter window, and where the shared window is filled
+    /// and nothing of this queue pair's share was asked about: otherwise nobody would make room.
+    fn asks_for_ack(&self, cx: &Cx, path: &Path, plan: &Plan) -> bool {
+        let quarter = (cx.config.initial_window / path.mtu / 4).max(1);
+        let unasked = self.req.unasked + 1;
+        plan.ends
+            || plan.cost == 0
+            || unasked >= quarter
+            || unasked >= self.req.in_flight && cx.peers.is_nearly_full(path.peer)
     }
 
     fn advance_cursor(&mut self, cx: &mut Cx, plan: &Plan) {
@@ -380,7 +397,7 @@ impl Qp {
             cx.reads_in_flight += plan.read_bytes;
         }
         if plan.ends {
-            self.req.cursor = (self.req.cursor.0 + 1, 0);
+            self.req.pass(&self.sq[self.req.cursor.0]);
         } else {
             self.req.cursor.1 += plan.span;
         }

@@ -8,7 +8,7 @@ use irdma_wire::{
     wire_len,
 };
 
-use super::{Fill, packet_count};
+use super::{Fill, MAX_MESSAGE, packet_count};
 use crate::batch::Batch;
 use crate::cx::Cx;
 use crate::effects::EventKind;
@@ -19,18 +19,23 @@ use crate::qp::{Path, Qp, QpState};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Response {
     Ack { psn: Psn, msn: u32, syndrome: Syndrome },
-    Atomic { psn: Psn, msn: u32, value: u64 },
-    Read { psn: Psn, packets: u32, done: u32, reth: Reth, msn: u32 },
+    Atomic { psn: Psn, msn: u32, value: u64, again: bool },
+    Read { psn: Psn, packets: u32, done: u32, reth: Reth, msn: u32, again: bool },
 }
 
 impl Response {
     pub(crate) fn read(psn: Psn, packets: u32, reth: Reth, msn: u32) -> Self {
-        Response::Read { psn, packets, done: 0, reth, msn }
+        Response::Read { psn, packets, done: 0, reth, msn, again: false }
     }
 
     /// READs and atomics take a responder resource until they are answered.
     pub(crate) fn holds_resource(&self) -> bool {
         !matches!(self, Response::Ack { .. })
+    }
+
+    /// One that the requester still counts as outstanding; answers to duplicates may outlive that.
+    pub(crate) fn is_counted(&self) -> bool {
+        matches!(self, Response::Atomic { again: false, .. } | Response::Read { again: false, .. })
     }
 
     /// The last PSN that it answers.
@@ -58,27 +63,36 @@ pub(crate) enum Kept {
 }
 
 impl Qp {
-    /// Queues an acknowledgement of everything received, or widens the one that waits.
+    /// Queues an acknowledgement of everything received.
     pub(crate) fn acknowledge_request(&mut self) {
         self.answer(Syndrome::Ack { credit: CREDIT_UNLIMITED }, self.resp.expected.sub(1));
     }
 
+    /// Queues an answer, or replaces the one that waits: the newer one, of either sign, covers all
+    /// that the older one did (IBTA 9.7.5.1.1). So the queue cannot grow beyond what READs and
+    /// atomics are in it.
     pub(crate) fn answer(&mut self, syndrome: Syndrome, psn: Psn) {
         let answer = Response::Ack { psn, msn: self.resp.msn, syndrome };
         match self.resp.queue.back_mut() {
-            Some(back @ Response::Ack { syndrome: Syndrome::Ack { .. }, .. })
-                if matches!(syndrome, Syndrome::Ack { .. }) =>
-            {
-                *back = answer;
-            }
+            Some(back @ Response::Ack { .. }) => *back = answer,
             _ => self.resp.queue.push_back(answer),
         }
+    }
+
+    /// A negative answer waits to be sent; it covers duplicates, too.
+    fn refusal_waits(&self) -> bool {
+        let back = self.resp.queue.back();
+        back.is_some_and(|back| match back {
+            Response::Ack { syndrome, .. } => !matches!(syndrome, Syndrome::Ack { .. }),
+            _ => false,
+        })
     }
 
     /// A request that was executed before: answer it again, never execute it again.
     pub(crate) fn duplicate(&mut self, cx: &mut Cx, packet: &Packet<'_>) {
         let psn = packet.headers.bth.psn;
         match packet.headers.bth.opcode.operation {
+            Operation::Send | Operation::Write if self.refusal_waits() => {}
             Operation::Send | Operation::Write => self.acknowledge_request(),
             Operation::ReadRequest => match packet.headers.reth {
                 Some(reth) => self.repeat_read(cx, psn, reth),
@@ -91,6 +105,9 @@ impl Qp {
 
     /// A duplicate READ may ask for the rest of the first one only (IBTA 9.7.5.1.2).
     fn repeat_read(&mut self, cx: &mut Cx, psn: Psn, reth: Reth) {
+        if reth.len > MAX_MESSAGE || !self.attr.access.contains(Access::REMOTE_READ) {
+            return cx.drop_packet(DropReason::Duplicate);
+        }
         let packets = packet_count(reth.len, self.attr.path_mtu);
         let inside = self.resp.kept.iter().any(|kept| match *kept {
             Kept::Read { psn: first, packets: all } => {
@@ -104,7 +121,9 @@ impl Qp {
         }
         if !self.is_still_queued(psn) {
             self.forget_answers_from(psn);
-            self.resp.queue.push_back(Response::read(psn, packets, reth, self.resp.msn));
+            let msn = self.resp.msn;
+            let answer = Response::Read { psn, packets, done: 0, reth, msn, again: true };
+            self.resp.queue.push_back(answer);
         }
     }
 
@@ -118,7 +137,7 @@ impl Qp {
         };
         if !self.is_still_queued(psn) {
             self.forget_answers_from(psn);
-            self.resp.queue.push_back(Response::Atomic { psn, msn, value });
+            self.resp.queue.push_back(Response::Atomic { psn, msn, value, again: true });
         }
     }
 
@@ -223,12 +242,12 @@ impl Qp {
             Response::Ack { psn, msn, syndrome } => {
                 (header(Operation::Ack, Position::Only, psn, syndrome, msn), 0)
             }
-            Response::Atomic { psn, msn, value } => {
+            Response::Atomic { psn, msn, value, .. } => {
                 let mut headers = header(Operation::AtomicAck, Position::Only, psn, good, msn);
                 headers.atomic_ack = Some(value);
                 (headers, 0)
             }
-            Response::Read { psn, packets, done, reth, msn } => {
+            Response::Read { psn, packets, done, reth, msn, .. } => {
                 let position = match (done == 0, done + 1 == packets) {
                     (true, true) => Position::Only,
                     (true, false) => Position::First,

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use irdma_mem::{Access, scatter, total_len};
 use irdma_wire::{AtomicEth, Headers, NakCode, Operation, Packet, Psn, Reth, Syndrome};
 
-use super::packet_count;
 use super::respond::{Kept, Response};
+use super::{MAX_MESSAGE, packet_count};
 use crate::cx::Cx;
 use crate::effects::{EventKind, EventSource};
 use crate::error::DropReason;
@@ -230,8 +230,8 @@ impl Qp {
         };
         let end = u64::from(offset) + packet.payload.len() as u64;
         let ends = headers.bth.opcode.ends();
-        if !self.check_payload_len(packet) || end > u64::from(len) || ends && end != u64::from(len)
-        {
+        let fits = if ends { end == u64::from(len) } else { end < u64::from(len) };
+        if !self.check_payload_len(packet) || !fits || len > MAX_MESSAGE {
             return Err(INVALID);
         }
         // The receive request that immediate data needs is looked for before memory changes.
@@ -287,6 +287,9 @@ impl Qp {
         if !self.attr.access.contains(Access::REMOTE_READ) {
             return Err(FORBIDDEN);
         }
+        if reth.len > MAX_MESSAGE {
+            return Err(INVALID);
+        }
         self.check_responder_room(cx)?;
         if reth.len > 0 {
             self.check_key(cx, reth.rkey, reth.va, reth.len, Access::REMOTE_READ)?;
@@ -332,14 +335,14 @@ impl Qp {
         cx.stats.rx_atomics += 1;
         let msn = self.resp.msn;
         self.keep(Kept::Atomic { psn, msn, value });
-        self.resp.queue.push_back(Response::Atomic { psn, msn, value });
+        self.resp.queue.push_back(Response::Atomic { psn, msn, value, again: false });
         Ok(())
     }
 
     /// READs and atomics beyond what was agreed are refused (IBTA 9.7.4.1.5).
     fn check_responder_room(&self, cx: &mut Cx) -> Result<(), Refusal> {
         let depth = usize::from(self.attr.max_dest_rd_atomic);
-        let busy = self.resp.queue.iter().filter(|r| r.holds_resource()).count();
+        let busy = self.resp.queue.iter().filter(|r| r.is_counted()).count();
         if depth == 0 || busy >= depth {
             cx.stats.ird_limit_count += 1;
             return Err(INVALID);

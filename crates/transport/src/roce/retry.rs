@@ -44,7 +44,9 @@ impl Qp {
     }
 
     fn ack_timeout(&mut self, cx: &mut Cx) {
-        if !self.req.outstanding() || self.req.rnr_until.is_some() {
+        // What waits for the peer's window was not sent again yet and cannot be late.
+        let waits = self.req.in_flight == 0 && self.req.reads.is_empty();
+        if !self.req.outstanding() || self.req.rnr_until.is_some() || waits {
             return;
         }
         cx.stats.rto += 1;
@@ -78,7 +80,7 @@ impl Qp {
         }
         self.req.retry_left -= 1;
         if let Some(path) = &self.path {
-            cx.peers.on_loss(path.peer);
+            cx.peers.on_loss(path.peer, cx.now);
         }
         self.rewind(cx);
         self.req.rewound_at = Some(self.req.una);
@@ -92,6 +94,7 @@ impl Qp {
         let front = self.sq.front().filter(|wqe| wqe.started());
         let packet = front.map_or(0, |wqe| self.req.una.distance(wqe.psn).max(0) as u32);
         self.req.cursor = (0, packet);
+        (self.req.receives_ahead, self.req.unasked) = (0, 0);
         self.req.reads.clear();
         self.release_windows(cx);
     }

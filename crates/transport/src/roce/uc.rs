@@ -3,6 +3,7 @@
 use irdma_mem::{Access, scatter, total_len};
 use irdma_wire::{Operation, Packet, Reth};
 
+use super::MAX_MESSAGE;
 use super::responder::Message;
 use crate::cx::Cx;
 use crate::error::DropReason;
@@ -97,7 +98,8 @@ impl Qp {
         };
         let end = u64::from(offset) + packet.payload.len() as u64;
         let ends = headers.bth.opcode.ends();
-        if end > u64::from(len) || ends && end != u64::from(len) {
+        let fits = if ends { end == u64::from(len) } else { end < u64::from(len) };
+        if !fits || len > MAX_MESSAGE {
             return Err(DropReason::Length);
         }
         if len > 0 {

@@ -54,8 +54,12 @@ impl Qp {
             return Err(WcStatus::LocQpOpErr);
         }
         let av = dest.ah.query_ah();
-        let mtu = cx.locals.mtu(av.src());
-        if mtu > 0 && wqe.len > mtu {
+        let route = cx.locals.route(&av, dest.qpn).map_err(|error| {
+            tracing::info!("QP {}: WR {}: {error}", self.qpn, wqe.wr_id);
+            WcStatus::LocQpOpErr
+        })?;
+        let mtu = cx.locals.mtu(route.src);
+        if wqe.len > mtu {
             tracing::info!(
                 "QP {}: WR {}: {} bytes do not fit a datagram of {mtu}",
                 self.qpn,
@@ -64,10 +68,7 @@ impl Qp {
             );
             return Err(WcStatus::LocLenErr);
         }
-        cx.locals.route(&av, dest.qpn).map_err(|error| {
-            tracing::info!("QP {}: WR {}: {error}", self.qpn, wqe.wr_id);
-            WcStatus::LocQpOpErr
-        })
+        Ok(route)
     }
 
     fn datagram_headers(&self, wqe: &Wqe) -> Headers {
@@ -85,11 +86,8 @@ impl Qp {
         Headers { deth: Some(Deth { qkey, src_qpn: self.qpn }), imm, ..Headers::new(bth) }
     }
 
-    /// Datagrams to one host are clocked as unreliable messages are; groups are not.
+    /// Datagrams to one host are clocked as unreliable messages are, those to a group by time.
     fn reserve_datagram(&self, cx: &mut Cx, route: &Route, headers: &Headers, size: usize) -> bool {
-        if route.dst.is_multicast() {
-            return true;
-        }
         let peer = cx.peers.find(route, headers.bth.dest_qpn, &cx.config);
         let Cx { peers, timers, now, .. } = cx;
         // A small datagram takes a whole buffer's bookkeeping at the receiver.

@@ -19,18 +19,27 @@ const STALE_NS: u64 = 50_000;
 /// How often a thread that stands back looks at the program.
 const MIN_TICK_NS: u64 = 50_000;
 const MAX_TICK_NS: u64 = 200_000;
-/// Runs in a row in which the thread finds work before the program does: the program spins on
-/// memory, and the thread stays. As many in which it finds none end that.
+/// Runs in a row in which the thread, back at work, finds some before the program does: the program
+/// spins on memory, and the thread stays.
 const STICKY_AFTER: i32 = 3;
+/// Runs in a row in which it finds none: the program does the work after all.
+const LOOSE_AFTER: i32 = 64;
 /// Empty polls in a row that show the contrary.
 const POLLING_AFTER: u32 = 1000;
 /// Ticks in a row with the same leader before the thread parks.
 const PARK_AFTER: u32 = 50;
 
+/// A thread that had work this recently expects more.
+const ACTIVE_NS: u64 = 10_000_000;
+
 /// What the thread does, as others see it.
 const WAITING: u8 = 0;
-const STANDING: u8 = 1;
-const PARKED: u8 = 2;
+/// It stands back from a program that polls.
+const BEHIND_POLLS: u8 = 1;
+/// It stands back from a leader.
+const BEHIND_LEADER: u8 = 2;
+/// It sleeps until a leader wakes it.
+const PARKED: u8 = 3;
 
 /// What the thread shall do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +82,8 @@ pub(crate) struct Memory {
     sticky: bool,
     /// Runs in a row that found work, or below 0 that did not.
     streak: i32,
+    /// When it last had work.
+    worked_ns: u64,
     tick_ns: u64,
     leaders: u32,
     same_leader: u32,
@@ -103,7 +114,8 @@ impl HandOff {
     pub(crate) fn note_armed(&self) -> bool {
         // The polls so far are not those of a program that goes on polling.
         self.last_poll.store(0, Ordering::SeqCst);
-        self.thread.load(Ordering::SeqCst) == STANDING && !self.leader.load(Ordering::SeqCst)
+        // Behind a leader it looks again soon enough, and is not to be woken at every event.
+        self.thread.load(Ordering::SeqCst) == BEHIND_POLLS
     }
 
     /// A waiting thread of the program offers to run the lane; `false`: another does already.
@@ -131,11 +143,23 @@ impl HandOff {
         self.leader_until.store(until_ns, Ordering::SeqCst);
     }
 
-    /// The thread is about to sleep until `until_ns`, waiting for packets; it must look at the
-    /// deadline once more afterwards.
-    pub(crate) fn thread_sleeps(&self, until_ns: u64) {
+    /// The thread is about to wait for packets; returns until when. It must look at the deadline
+    /// once more afterwards.
+    ///
+    /// A thread that had work lately sleeps no longer than `grace_ns`, the shortest timer that a
+    /// post can set, so that not every post after a lull has to wake it.
+    pub(crate) fn thread_sleeps(
+        &self,
+        memory: &Memory,
+        now_ns: u64,
+        deadline_ns: u64,
+        grace_ns: u64,
+    ) -> u64 {
+        let active = now_ns.saturating_sub(memory.worked_ns) < ACTIVE_NS;
+        let until_ns = if active { deadline_ns.min(now_ns + grace_ns) } else { deadline_ns };
         self.thread.store(WAITING, Ordering::SeqCst);
         self.sleeps_until.store(until_ns, Ordering::SeqCst);
+        until_ns
     }
 
     /// The thread is awake.
@@ -159,7 +183,7 @@ impl HandOff {
     /// Packets arrived or a timer is due: is it for the thread to run the lane?
     pub(crate) fn on_work(&self, memory: &mut Memory, now_ns: u64) -> Turn {
         if self.leader.load(Ordering::SeqCst) {
-            return self.stand_back(memory);
+            return self.stand_back(memory, BEHIND_LEADER);
         }
         if self.empty_polls.load(Ordering::Relaxed) >= POLLING_AFTER {
             memory.sticky = false;
@@ -167,28 +191,26 @@ impl HandOff {
         let (idle_ns, found) = self.last_poll(now_ns);
         let recent_ns = if found { RECENT_FOUND_NS } else { RECENT_EMPTY_NS };
         if !memory.sticky && idle_ns < recent_ns {
-            return self.stand_back(memory);
+            return self.stand_back(memory, BEHIND_POLLS);
         }
         self.run(memory)
     }
 
-    /// The thread ran the lane, which had work or had not.
-    pub(crate) fn on_run(&self, memory: &mut Memory, found_work: bool) {
-        memory.streak = match found_work {
-            true => memory.streak.max(0) + 1,
-            false => memory.streak.min(0) - 1,
-        }
-        .clamp(-STICKY_AFTER, STICKY_AFTER);
-        match memory.streak {
-            STICKY_AFTER => memory.sticky = true,
-            streak if streak == -STICKY_AFTER => memory.sticky = false,
-            _ => {}
+    /// The thread ran the lane because packets arrived, or anew after standing back.
+    pub(crate) fn on_run(&self, memory: &mut Memory, now_ns: u64, found_work: bool) {
+        if found_work {
+            memory.worked_ns = now_ns;
+            memory.streak = (memory.streak.max(0) + 1).min(STICKY_AFTER);
+            memory.sticky |= memory.streak == STICKY_AFTER;
+        } else {
+            memory.streak = (memory.streak.min(0) - 1).max(-LOOSE_AFTER);
+            memory.sticky &= memory.streak > -LOOSE_AFTER;
         }
     }
 
     /// The lane is being run by someone else.
     pub(crate) fn on_busy(&self, memory: &mut Memory) -> Turn {
-        self.stand_back(memory)
+        self.stand_back(memory, BEHIND_POLLS)
     }
 
     /// The thread stood back for a while: does it come back?
@@ -201,8 +223,11 @@ impl HandOff {
         }
         memory.same_leader = 0;
         let (idle_ns, found) = self.last_poll(now_ns);
-        if changed || !found && idle_ns < STALE_NS {
-            return self.stand_back(memory);
+        if changed {
+            return self.stand_back(memory, BEHIND_LEADER);
+        }
+        if !found && idle_ns < STALE_NS {
+            return self.stand_back(memory, BEHIND_POLLS);
         }
         self.run(memory)
     }
@@ -210,15 +235,15 @@ impl HandOff {
     fn behind_leader(&self, memory: &mut Memory, changed: bool) -> Turn {
         memory.same_leader = if changed { 0 } else { memory.same_leader + 1 };
         if memory.same_leader < PARK_AFTER {
-            return self.stand_back(memory);
+            return self.stand_back(memory, BEHIND_LEADER);
         }
         self.thread.store(PARKED, Ordering::SeqCst);
         // The leader may have left before it could see that the thread parks.
         if self.leader.load(Ordering::SeqCst) { Turn::Park } else { self.run(memory) }
     }
 
-    fn stand_back(&self, memory: &mut Memory) -> Turn {
-        self.thread.store(STANDING, Ordering::SeqCst);
+    fn stand_back(&self, memory: &mut Memory, behind: u8) -> Turn {
+        self.thread.store(behind, Ordering::SeqCst);
         memory.tick_ns = (memory.tick_ns * 2).clamp(MIN_TICK_NS, MAX_TICK_NS);
         Turn::StandBack(memory.tick_ns)
     }

@@ -179,7 +179,7 @@ impl LaneInner {
         let due = self.deadline().is_some_and(|deadline| deadline <= self.now);
         if due {
             self.endpoint.handle_timeout(self.now);
-            self.traffic.release_held(self.now, &mut self.endpoint);
+            self.traffic.handle_timeout(self.now, &mut self.endpoint, &self.slot);
         }
         received || due
     }
@@ -221,7 +221,9 @@ impl LaneInner {
                         let _ = slot.send(received.from, &Message::User(&answer));
                     }
                 }
-                Message::Steer { .. } => {}
+                Message::Steer { group, message } => {
+                    traffic.sockets().handle_steer(group, message, slot, now.as_nanos());
+                }
             }
         }
     }
@@ -231,7 +233,8 @@ impl LaneInner {
         if self.traffic.sockets().has_local(addr) {
             return Ok(());
         }
-        let opened = self.traffic.sockets().open_local(addr, ifindex);
+        let now_ns = self.now.as_nanos();
+        let opened = self.traffic.sockets().open_local(addr, ifindex, &self.slot, now_ns);
         let local = opened.map_err(|error| socket_error(addr, &error))?;
         let window = (local.receiver.rcvbuf() / WINDOW_SHARE) as u32;
         self.endpoint.add_local(addr, local.ports(), mtu);
@@ -242,7 +245,12 @@ impl LaneInner {
     /// Forgets an address that left its interface.
     pub(crate) fn close_local(&mut self, addr: IpAddr) {
         self.endpoint.remove_local(addr);
-        self.traffic.sockets().close_local(addr);
+        self.traffic.sockets().close_local(addr, &self.slot);
+    }
+
+    /// Closes every socket; nothing is sent or received any more.
+    pub(crate) fn close(&mut self) {
+        self.traffic.sockets().close_all(&self.slot);
     }
 
     /// Attaches a queue pair to a group, joining it on the interface if it is the first.

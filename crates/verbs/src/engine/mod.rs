@@ -122,7 +122,8 @@ impl Engine {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         if progress.is_none() {
             let (hand_off, targets) = (Arc::clone(&self.hand_off), Arc::clone(&self.targets));
-            match Progress::start(lane, hand_off, targets) {
+            let grace_ns = self.config.min_timeout_ns;
+            match Progress::start(lane, hand_off, targets, grace_ns) {
                 Ok(started) => *progress = Some(started),
                 Err(error) => tracing::error!("no background thread: {error}"),
             }
@@ -221,6 +222,19 @@ impl Engine {
         match self.lane.get().filter(|_| self.check_fork().is_ok()) {
             Some(lane) => lane.lock().stats(),
             None => HwStats::alloc_hw_port_stats(),
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // A child's copy refers to descriptors that are closed and may be another's by now.
+        if self.check_fork().is_err() {
+            return;
+        }
+        drop(self.progress.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(lane) = self.lane.get() {
+            lane.lock().close();
         }
     }
 }

@@ -34,6 +34,7 @@ impl Progress {
         lane: Arc<Lane>,
         hand_off: Arc<HandOff>,
         targets: Arc<Targets>,
+        grace_ns: u64,
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let watch = Watch::open()
@@ -55,6 +56,8 @@ impl Progress {
             all,
             aside,
             ready: Vec::new(),
+            called: false,
+            grace_ns,
             interfaces: Interfaces { watch, targets, states: HashMap::new() },
         };
         let thread = thread::Builder::new().name("irdma".into()).spawn(move || worker.run())?;
@@ -83,6 +86,10 @@ struct Worker {
     /// The same without the lane's sockets, to stand back by.
     aside: Poll,
     ready: Vec<Ready>,
+    /// The next run is for packets that arrived, or the first after standing back.
+    called: bool,
+    /// The shortest timer that a post can set.
+    grace_ns: u64,
     interfaces: Interfaces,
 }
 
@@ -90,6 +97,9 @@ impl Worker {
     fn run(mut self) {
         if let Err(error) = wake::block_all_signals() {
             tracing::warn!("signals may reach the background thread: {error}");
+        }
+        if let Err(error) = wake::ask_for_short_slices() {
+            tracing::debug!("the background thread may wait for a core: {error}");
         }
         self.interfaces.note_states();
         let mut turn = Turn::Run;
@@ -102,29 +112,35 @@ impl Worker {
         }
     }
 
-    /// Runs the lane until nothing is due, then waits for more.
+    /// Runs the lane, then waits for more.
     fn work(&mut self) -> Turn {
         let Some(found) = self.lane.try_run() else {
             return self.hand_off.on_busy(&mut self.memory);
         };
-        self.hand_off.on_run(&mut self.memory, found);
+        let now_ns = clock::monotonic_ns();
+        if std::mem::take(&mut self.called) {
+            self.hand_off.on_run(&mut self.memory, now_ns, found);
+        }
         let deadline_ns = self.lane.deadline_ns();
-        self.hand_off.thread_sleeps(deadline_ns);
+        let until_ns =
+            self.hand_off.thread_sleeps(&self.memory, now_ns, deadline_ns, self.grace_ns);
+        self.ready.clear();
         if self.lane.deadline_ns() >= deadline_ns {
-            let left_ns = deadline_ns.saturating_sub(clock::monotonic_ns());
-            let timeout = Some(left_ns).filter(|_| deadline_ns != NEVER);
+            let timeout = Some(until_ns.saturating_sub(now_ns)).filter(|_| until_ns != NEVER);
             // A failure counts as a wake-up with nothing to do.
             let _ = self.all.wait(&mut self.ready, timeout);
         }
         self.hand_off.thread_wakes();
-        if self.take_wakes() {
+        if self.take_wakes() || self.ready.is_empty() && self.lane.deadline_ns() == NEVER {
             return Turn::Run;
         }
+        self.called = !self.ready.is_empty();
         self.hand_off.on_work(&mut self.memory, clock::monotonic_ns())
     }
 
     fn stand_back(&mut self, tick_ns: Option<u64>) -> Turn {
         let _ = self.aside.wait(&mut self.ready, tick_ns);
+        self.called = true;
         if self.take_wakes() {
             return Turn::Run;
         }

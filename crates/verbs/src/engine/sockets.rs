@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 use irdma_net::mcast::Membership;
+use irdma_net::slot::{Slot, SteerMessage};
+use irdma_net::steer::{self, Steering};
 use irdma_net::udp::{ROCE_PORT, RecvMeta, RecvSocket, Reuse, SendSocket};
 use irdma_net::wake::{Interest, Poll};
 use irdma_transport::Transmit;
@@ -61,17 +63,34 @@ impl Token {
 pub(crate) struct Local {
     pub(crate) addr: IpAddr,
     pub(crate) receiver: RecvSocket,
-    pub(crate) senders: Vec<SendSocket>,
+    senders: Vec<SendSocket>,
+    /// This lane's part in sharing the address with other processes.
+    steering: Steering,
     /// Datagrams lost for want of buffer space, as last told.
     drops: u32,
 }
 
 impl Local {
-    fn open(addr: IpAddr, ifindex: u32) -> io::Result<Self> {
+    fn open(addr: IpAddr, ifindex: u32, slot: &Slot, now_ns: u64) -> io::Result<Self> {
         let receiver = RecvSocket::open(addr, ROCE_PORT, ifindex, Reuse::Group)?;
         let senders =
             (0..SENDERS).map(|_| SendSocket::open(addr, ifindex)).collect::<io::Result<_>>()?;
-        Ok(Local { addr, receiver, senders, drops: 0 })
+        let steering = Steering::join(&receiver, &[slot.number()], now_ns);
+        Ok(Local { addr, receiver, senders, steering, drops: 0 })
+    }
+
+    /// Goes on with repairing the table. What cannot be steered is relayed.
+    fn steer(&mut self, slot: &Slot, now_ns: u64) {
+        let sockets = steer::Sockets { receiver: &self.receiver, sender: &self.senders[0], slot };
+        if let Err(error) = self.steering.poll(sockets, now_ns) {
+            tracing::debug!("{}: steering: {error}", self.addr);
+        }
+    }
+
+    fn leave(self, slot: &Slot) {
+        if let Err(error) = self.steering.leave(self.receiver, slot) {
+            tracing::debug!("{}: leaving: {error}", self.addr);
+        }
     }
 
     pub(crate) fn ports(&self) -> Vec<u16> {
@@ -109,18 +128,85 @@ impl Sockets {
     }
 
     /// Opens the sockets of an address and watches its receiver.
-    pub(crate) fn open_local(&mut self, addr: IpAddr, ifindex: u32) -> io::Result<&Local> {
-        let local = Local::open(addr, ifindex)?;
+    pub(crate) fn open_local(
+        &mut self,
+        addr: IpAddr,
+        ifindex: u32,
+        slot: &Slot,
+        now_ns: u64,
+    ) -> io::Result<&Local> {
+        let local = Local::open(addr, ifindex, slot, now_ns)?;
         let index = place_for(&mut self.locals);
         self.poll.add(&local.receiver, Token::Local(index).to_u64(), Interest::Read)?;
         Ok(self.locals[index].insert(local))
     }
 
     /// Closes the sockets of an address that left its interface.
-    pub(crate) fn close_local(&mut self, addr: IpAddr) {
+    pub(crate) fn close_local(&mut self, addr: IpAddr, slot: &Slot) {
         for place in &mut self.locals {
-            place.take_if(|local| local.addr == addr);
+            if let Some(local) = place.take_if(|local| local.addr == addr) {
+                local.leave(slot);
+            }
         }
+    }
+
+    /// Closes everything; the processes that share the addresses are told.
+    pub(crate) fn close_all(&mut self, slot: &Slot) {
+        self.groups.clear();
+        self.locals.drain(..).flatten().for_each(|local| local.leave(slot));
+    }
+
+    /// Takes what another process says about a shared address.
+    pub(crate) fn handle_steer(
+        &mut self,
+        group: SocketAddr,
+        message: SteerMessage<'_>,
+        slot: &Slot,
+        now_ns: u64,
+    ) {
+        for local in self.locals.iter_mut().flatten() {
+            if local.steering.group() == group {
+                local.steering.handle(message, now_ns);
+                local.steer(slot, now_ns);
+            }
+        }
+    }
+
+    /// A datagram for another live slot arrived at the socket of `token`.
+    pub(crate) fn note_misdirected(&mut self, token: Token, now_ns: u64) {
+        if let Token::Local(index) = token
+            && let Some(Some(local)) = self.locals.get_mut(index)
+        {
+            local.steering.misdirected(now_ns);
+        }
+    }
+
+    /// Answers a batch that asks who receives it; `false` for traffic.
+    pub(crate) fn take_probe(
+        &self,
+        token: Token,
+        data: &[u8],
+        meta: &RecvMeta,
+        slot: &Slot,
+    ) -> bool {
+        let Token::Local(index) = token else { return false };
+        let Some(Some(local)) = self.locals.get(index) else { return false };
+        // An answer that is lost is asked for again.
+        local.steering.take_probe(data, meta, slot).unwrap_or(true)
+    }
+
+    /// Goes on with the repairs that are due.
+    pub(crate) fn steer_due(&mut self, slot: &Slot, now_ns: u64) {
+        for local in self.locals.iter_mut().flatten() {
+            if local.steering.next_deadline().is_some_and(|deadline| deadline <= now_ns) {
+                local.steer(slot, now_ns);
+            }
+        }
+    }
+
+    /// When [`Sockets::steer_due`] has something to do.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.locals().filter_map(|local| local.steering.next_deadline()).min()
     }
 
     pub(crate) fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {

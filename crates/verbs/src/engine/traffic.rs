@@ -193,8 +193,16 @@ impl Traffic {
             return false;
         };
         budget.spend(meta.len.div_ceil(meta.stride), meta.len);
-        let mut entrance = Entrance { now, endpoint, meta, ifindex, foreign: None };
-        entrance.take_in(&mut self.rx[..meta.len], &mut self.exit, &mut self.recv_faults, slot);
+        let batch = &mut self.rx[..meta.len];
+        if self.exit.sockets.take_probe(token, batch, &meta, slot) {
+            return true;
+        }
+        let mut entrance =
+            Entrance { now, endpoint, meta, ifindex, foreign: None, misdirected: false };
+        entrance.take_in(batch, &mut self.exit, &mut self.recv_faults, slot);
+        if entrance.misdirected {
+            self.exit.sockets.note_misdirected(token, now.as_nanos());
+        }
         true
     }
 
@@ -216,8 +224,9 @@ impl Traffic {
         }
     }
 
-    /// Lets go what the fault injectors held back long enough.
-    pub(crate) fn release_held(&mut self, now: Instant, endpoint: &mut Endpoint) {
+    /// Lets go what the fault injectors held back long enough, and goes on with steering.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, endpoint: &mut Endpoint, slot: &Slot) {
+        self.exit.sockets.steer_due(slot, now.as_nanos());
         if let Some(faults) = &mut self.send_faults {
             faults.release_due(now, &mut |transmit, datagram| {
                 self.exit.send(&transmit, datagram, datagram.len());
@@ -230,11 +239,12 @@ impl Traffic {
         }
     }
 
-    /// When [`Traffic::release_held`] has something to do.
+    /// When [`Traffic::handle_timeout`] has something to do.
     pub(crate) fn deadline(&self) -> Option<Instant> {
+        let steer = self.exit.sockets.deadline_ns().map(Instant::from_nanos);
         let send = self.send_faults.as_ref().and_then(Injector::deadline);
         let receive = self.recv_faults.as_ref().and_then(Injector::deadline);
-        send.into_iter().chain(receive).min()
+        steer.into_iter().chain(send).chain(receive).min()
     }
 
     /// Writes what the tap collected.
@@ -306,12 +316,15 @@ impl Exit {
         capture.add(direction, &Way { src, src_port, dst, tos, ttl, index }, datagram);
     }
 
-    /// Hands datagrams to the slot that they are for, at best effort.
-    fn relay(&mut self, slot: &Slot, to: u16, meta: RecvMeta, data: &[u8]) {
-        match slot.send(to, &Message::Relay { meta, data }) {
+    /// Hands datagrams to the slot that they are for, at best effort; tells whether it has an
+    /// owner.
+    fn relay(&mut self, slot: &Slot, to: u16, meta: RecvMeta, data: &[u8]) -> bool {
+        let delivery = slot.send(to, &Message::Relay { meta, data });
+        match delivery {
             Ok(Delivery::Sent) => self.counters.relayed_out += 1,
             Ok(Delivery::Full | Delivery::Gone) | Err(_) => self.counters.relay_drops += 1,
         }
+        matches!(delivery, Ok(Delivery::Sent | Delivery::Full))
     }
 }
 
@@ -323,6 +336,8 @@ struct Entrance<'a> {
     ifindex: u32,
     /// A run of datagrams for another slot: the slot and where the run starts.
     foreign: Option<(u16, usize)>,
+    /// Some of them were for a slot that has an owner.
+    misdirected: bool,
 }
 
 impl Entrance<'_> {
@@ -375,7 +390,7 @@ impl Entrance<'_> {
         if let Some((to, start)) = self.foreign.take() {
             let data = &batch[start..];
             let meta = RecvMeta { len: data.len(), ..self.meta };
-            exit.relay(slot, to, meta, data);
+            self.misdirected |= exit.relay(slot, to, meta, data);
         }
     }
 }

@@ -2,13 +2,15 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod process;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use irdma::{
-    Access, AddressVector, AttrMask, Buffer, Context, Cq, Device, Gid, Mr, Pd, Psn, Qp, QpAttr,
-    QpCap, QpInitAttr, QpState, QpType, Qpn, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Wc,
-    WcStatus,
+    Access, AddressVector, AttrMask, Buffer, CompChannel, Context, Cq, Device, Gid, Mr, Pd, Psn,
+    Qp, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, RecvWr, SendData, SendFlags, SendOp,
+    SendWr, Sge, Wc, WcStatus,
 };
 
 /// The loopback device: every machine has it.
@@ -30,6 +32,7 @@ pub struct Ends {
 pub struct Node {
     pub qp: Qp,
     pub cq: Cq,
+    pub channel: CompChannel,
     pub mr: Mr,
     pub buffer: Arc<Buffer>,
     pub pd: Pd,
@@ -57,7 +60,8 @@ impl Node {
     pub fn new(device: &Device, qp_type: QpType, len: usize) -> Node {
         let context = device.open().expect("an open device");
         let pd = context.alloc_pd().expect("a protection domain");
-        let cq = context.create_cq(512, None, 0).expect("a completion queue");
+        let channel = context.create_comp_channel().expect("a completion channel");
+        let cq = context.create_cq(512, Some(&channel), 0).expect("a completion queue");
         let buffer = Arc::new(Buffer::zeroed(len));
         let mr = pd.reg_buffer(&buffer, 0..len, ALL).expect("a memory region");
         let init = QpInitAttr {
@@ -71,7 +75,7 @@ impl Node {
         };
         let qp = pd.create_qp(&init).expect("a queue pair");
         to_init(&qp);
-        Node { qp, cq, mr, buffer, pd, context, gid_index: 0 }
+        Node { qp, cq, channel, mr, buffer, pd, context, gid_index: 0 }
     }
 
     pub fn ends(&self) -> Ends {

@@ -1,0 +1,90 @@
+//! The border to C: arguments become Rust values, results become C's conventions, and a panic
+//! becomes an error number.
+//!
+//! Invariant: references are made from C pointers here and nowhere else.
+
+mod answer;
+mod args;
+mod object;
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use answer::{Answer, Count, Ended, List, Made, Plain, Size, Status, Success, Text};
+pub use args::{Bits, Buffer, FromC, In, InOut, Out, Partial};
+pub(crate) use object::set_field;
+pub use object::{Ends, Kept, Object, Owned, Shape};
+
+/// An error number of `<errno.h>`; the refusal that it stands for has been logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub c_int);
+
+impl From<irdma::VerbsError> for Errno {
+    fn from(error: irdma::VerbsError) -> Self {
+        Errno(error.errno())
+    }
+}
+
+/// Sets the calling thread's errno.
+pub fn set_errno(Errno(code): Errno) {
+    // SAFETY: takes nothing, returns the thread's own errno.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: valid and unshared as long as the thread lives.
+    unsafe { errno.write(code) }
+}
+
+/// Logs why this library, rather than the device below it, refuses a call.
+#[cold]
+pub fn refuse(call: &str, code: c_int, cause: &str) -> Errno {
+    let name = match code {
+        libc::EINVAL => "EINVAL",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        libc::ENODATA => "ENODATA",
+        _ => "error",
+    };
+    tracing::info!("{call} refused ({name}): {cause}");
+    Errno(code)
+}
+
+/// Runs the function behind `symbol` and lets no panic out. A panic is a bug of this library:
+/// the call fails with EIO, and every open device says that it is unusable.
+#[inline]
+pub fn cross<A: Answer>(
+    symbol: &'static str,
+    call: impl FnOnce() -> Result<A::Value, Errno>,
+) -> A::Raw {
+    A::to_c(catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| panicked(symbol)))
+}
+
+#[cold]
+fn panicked<T>(symbol: &'static str) -> Result<T, Errno> {
+    tracing::error!("{symbol} panicked, which is a bug of irdma; the devices are unusable");
+    Err(Errno(libc::EIO))
+}
+
+/// Defines the functions that C calls, one a line: name, arguments, convention of the answer,
+/// and the safe Rust function behind it.
+macro_rules! export {
+    ($( $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $answer:ty = $function:path; )*) => { $(
+        pub unsafe extern "C" fn $name(
+            $($arg: <$ty as $crate::boundary::FromC>::Raw),*
+        ) -> <$answer as $crate::boundary::Answer>::Raw {
+            $crate::boundary::cross::<$answer>(stringify!($name), || {
+                $(
+                    // SAFETY: whoever calls this symbol promises what its man page asks for.
+                    let $arg = unsafe { <$ty as $crate::boundary::FromC>::from_c($arg) }
+                        .map_err(|code| $crate::boundary::refuse(
+                            stringify!($name),
+                            code.0,
+                            concat!(stringify!($arg), " is NULL or not aligned"),
+                        ))?;
+                )*
+                $function($($arg),*)
+            })
+        }
+    )* };
+}
+pub(crate) use export;
+
+#[cfg(test)]
+mod tests;

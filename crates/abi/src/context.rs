@@ -1,0 +1,45 @@
+//! Open devices: the context, and the tables that programs' inline functions call through.
+
+use std::mem::{offset_of, size_of};
+
+use crate::boundary::{Errno, Object, Owned, Shape};
+use crate::device::Device;
+use crate::exported::{create_qp_ex, query_device_ex, query_port_ex};
+use crate::ops;
+use crate::types::{VERBS_ABI_IS_EXTENDED, ibv_context, verbs_context};
+
+/// An open device.
+pub struct Context {
+    pub handle: irdma::Context,
+}
+
+// SAFETY: `verbs_context` ends with its `ibv_context`.
+unsafe impl Shape for Context {
+    type C = verbs_context;
+    type Seen = ibv_context;
+    const OFFSET: usize = offset_of!(verbs_context, context);
+}
+
+/// `ibv_open_device(3)`.
+pub fn open(device: &'static Object<Device>) -> Result<Box<Object<Context>>, Errno> {
+    let handle = device.handle.open()?;
+    let mut c = verbs_context::zeroed();
+    c.query_port = Some(query_port_ex);
+    c.query_device_ex = Some(query_device_ex);
+    c.create_qp_ex = Some(create_qp_ex);
+    c.close_xrcd = Some(ops::close_xrcd);
+    c.sz = size_of::<verbs_context>();
+    c.context.device = device.as_seen();
+    c.context.ops = ops::TABLE;
+    c.context.cmd_fd = -1;
+    c.context.async_fd = handle.async_fd();
+    c.context.num_comp_vectors = 1;
+    c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
+    Ok(Object::new(c, Context { handle }))
+}
+
+/// `ibv_close_device(3)`: what still stands on the device answers EINVAL from now on.
+pub fn close(context: Owned<Context>) -> Result<(), Errno> {
+    context.take().into_own().handle.dealloc_ucontext();
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! The data path: what `ibv_post_send` and its kin call through the context, without a symbol.
+//!
+//! Nothing here allocates or logs as long as nothing is refused.
+
+use std::ffi::{c_int, c_void};
+
+use irdma::Wc;
+
+use crate::boundary::{Errno, FromC, Object, Status, cross, refuse};
+use crate::cq::Cq;
+use crate::qp::Qp;
+use crate::srq::Srq;
+use crate::types::{
+    ibv_context_ops, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc,
+};
+use crate::work::{Inline, completion, recv_wr, send_wr};
+
+/// Completions that are moved at once.
+const CHUNK: usize = 16;
+
+/// The table of every context. Entries that nothing calls are NULL, as the headers allow.
+pub const TABLE: ibv_context_ops = ibv_context_ops {
+    bind_mw: Some(bind_mw),
+    dealloc_mw: Some(dealloc_mw),
+    poll_cq: Some(poll_cq),
+    req_notify_cq: Some(req_notify_cq),
+    post_srq_recv: Some(post_srq_recv),
+    post_send: Some(post_send),
+    post_recv: Some(post_recv),
+    ..ibv_context_ops::zeroed()
+};
+
+/// `ibv_poll_cq(3)`: how many, or a negative error number.
+pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wcs: *mut ibv_wc) -> c_int {
+    let mut count = 0;
+    let status = cross::<Status>("ibv_poll_cq", || {
+        // SAFETY: the program's promise of a live queue.
+        let cq = unsafe { <&Object<Cq>>::from_c(cq) }?;
+        let room = usize::try_from(room).map_err(|_| Errno(libc::EINVAL))?;
+        if room > 0 && wcs.is_null() {
+            return Err(refuse("ibv_poll_cq", libc::EINVAL, "wc is NULL"));
+        }
+        // SAFETY: the program's array has `room` places.
+        count = unsafe { poll(cq, room, wcs) }?;
+        Ok(())
+    });
+    if status == 0 { count } else { -status }
+}
+
+/// # Safety
+/// `wcs` has `room` places.
+#[inline]
+unsafe fn poll(cq: &Cq, room: usize, wcs: *mut ibv_wc) -> Result<c_int, Errno> {
+    let mut count = 0;
+    while count < room {
+        let mut chunk = [Wc::default(); CHUNK];
+        let asked = CHUNK.min(room - count);
+        let found = cq.handle.poll_cq(&mut chunk[..asked])?;
+        for wc in &chunk[..found] {
+            // SAFETY: `count` is below `room`.
+            let place = unsafe { wcs.add(count) };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(completion(wc)) }
+            count += 1;
+        }
+        if found < asked {
+            break;
+        }
+    }
+    Ok(count as c_int)
+}
+
+/// `ibv_req_notify_cq(3)`.
+unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    cross::<Status>("ibv_req_notify_cq", || {
+        // SAFETY: the program's promise of a live queue.
+        let cq = unsafe { <&Object<Cq>>::from_c(cq) }?;
+        Ok(cq.handle.req_notify_cq(solicited_only != 0)?)
+    })
+}
+
+/// `ibv_post_send(3)`.
+unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut at = list;
+    let status = cross::<Status>("ibv_post_send", || {
+        // SAFETY: the program's promise of a live queue pair.
+        let qp = unsafe { <&Object<Qp>>::from_c(qp) }?;
+        let mut posting = qp.handle.start_post()?;
+        let mut inline = Inline::new();
+        if at.is_null() {
+            return Err(refuse("ibv_post_send", libc::EINVAL, "the list of requests is NULL"));
+        }
+        while !at.is_null() {
+            // SAFETY: an element of the program's list.
+            let wr = unsafe { at.read_unaligned() };
+            // SAFETY: the program does not touch its requests during the call.
+            posting.post_send(&unsafe { send_wr(&wr, qp, &mut inline) }?)?;
+            at = wr.next;
+        }
+        Ok(())
+    });
+    // SAFETY: the program's place for the answer.
+    unsafe { blame(status, at, bad) }
+}
+
+/// `ibv_post_recv(3)`.
+unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut at = list;
+    let status = cross::<Status>("ibv_post_recv", || {
+        // SAFETY: the program's promise of a live queue pair.
+        let qp = unsafe { <&Object<Qp>>::from_c(qp) }?;
+        let mut posting = qp.handle.start_post()?;
+        // SAFETY: the program's list.
+        unsafe { each_recv("ibv_post_recv", &mut at, |wr| Ok(posting.post_recv(&wr)?)) }
+    });
+    // SAFETY: the program's place for the answer.
+    unsafe { blame(status, at, bad) }
+}
+
+/// `ibv_post_srq_recv(3)`.
+unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut at = list;
+    let status = cross::<Status>("ibv_post_srq_recv", || {
+        // SAFETY: the program's promise of a live queue.
+        let srq = unsafe { <&Object<Srq>>::from_c(srq) }?;
+        // SAFETY: the program's list.
+        unsafe { each_recv("ibv_post_srq_recv", &mut at, |wr| Ok(srq.handle.post_srq_recv(&wr)?)) }
+    });
+    // SAFETY: the program's place for the answer.
+    unsafe { blame(status, at, bad) }
+}
+
+/// Posts each request of the list; `at` stays on the one that fails.
+///
+/// # Safety
+/// `at` is a list whose elements, and what they point to, do not change during the call.
+#[inline]
+unsafe fn each_recv(
+    call: &str,
+    at: &mut *mut ibv_recv_wr,
+    mut post: impl FnMut(irdma::RecvWr<'_>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    if at.is_null() {
+        return Err(refuse(call, libc::EINVAL, "the list of requests is NULL"));
+    }
+    while !at.is_null() {
+        // SAFETY: an element of the list.
+        let wr = unsafe { at.read_unaligned() };
+        // SAFETY: our caller promises the same.
+        post(unsafe { recv_wr(call, &wr) }?)?;
+        *at = wr.next;
+    }
+    Ok(())
+}
+
+/// Names the request that was refused; those before it were posted.
+///
+/// # Safety
+/// `bad` is NULL or a place for one pointer.
+#[inline]
+unsafe fn blame<T>(status: c_int, at: *mut T, bad: *mut *mut T) -> c_int {
+    if status != 0 && !bad.is_null() {
+        // SAFETY: our caller promises it.
+        unsafe { bad.write_unaligned(at) }
+    }
+    status
+}
+
+/// Unreachable without a window, and there are none.
+unsafe extern "C" fn bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut ibv_mw_bind) -> c_int {
+    libc::EOPNOTSUPP
+}
+
+/// As [`bind_mw`].
+unsafe extern "C" fn dealloc_mw(_: *mut ibv_mw) -> c_int {
+    libc::EOPNOTSUPP
+}
+
+/// Unreachable without an XRC domain, and there are none.
+pub unsafe extern "C" fn close_xrcd(_: *mut c_void) -> c_int {
+    libc::EOPNOTSUPP
+}

@@ -1,0 +1,329 @@
+//! Queue pairs: creation, states, attributes, multicast groups.
+
+use std::ffi::c_int;
+use std::mem::{ManuallyDrop, offset_of};
+
+use irdma::{
+    Access, AddressVector, AttrMask, Gid, PORT, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
+    Qpn, Refused,
+};
+
+use crate::ah;
+use crate::boundary::{
+    Ends, Errno, FromC, In, InOut, Object, Out, Partial, Shape, refuse, set_field,
+};
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::pd::Pd;
+use crate::query::{mtu, mtu_bytes};
+use crate::srq::Srq;
+use crate::types::{
+    IBV_MIG_MIGRATED, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_QP_INIT_ATTR_PD, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_ah_attr, ibv_gid, ibv_qp,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+};
+
+/// A queue pair.
+pub struct Qp {
+    pub handle: ManuallyDrop<irdma::Qp>,
+    pub max_send_sge: usize,
+    sq_sig_all: c_int,
+}
+
+// SAFETY: the program's pointers point to all of it.
+unsafe impl Shape for Qp {
+    type C = ibv_qp;
+    type Seen = ibv_qp;
+}
+
+impl Ends for Qp {
+    type Handle = irdma::Qp;
+    const END: fn(irdma::Qp) -> Result<(), Refused<irdma::Qp>> = irdma::Qp::destroy_qp;
+
+    fn handle(&self) -> &ManuallyDrop<irdma::Qp> {
+        &self.handle
+    }
+}
+
+/// `ibv_create_qp(3)`; the granted sizes go back to the program.
+pub fn create(
+    pd: &Object<Pd>,
+    mut attr: InOut<'_, ibv_qp_init_attr>,
+) -> Result<Box<Object<Qp>>, Errno> {
+    let mut asked = attr.get();
+    let qp = make("ibv_create_qp", pd, &mut asked, 0)?;
+    attr.set(asked);
+    Ok(qp)
+}
+
+/// `ibv_create_qp_ex(3)` with creation flags; of the other extensions there is none.
+pub fn create_ex(
+    _context: &Object<Context>,
+    mut attr: InOut<'_, ibv_qp_init_attr_ex>,
+) -> Result<Box<Object<Qp>>, Errno> {
+    const CALL: &str = "ibv_create_qp_ex";
+    let mut asked = attr.get();
+    if asked.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 {
+        let cause = format!("comp_mask {:#x}: only PD and CREATE_FLAGS", asked.comp_mask);
+        return Err(refuse(CALL, libc::EOPNOTSUPP, &cause));
+    }
+    if asked.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+        return Err(refuse(CALL, libc::EINVAL, "comp_mask lacks PD"));
+    }
+    // SAFETY: `comp_mask` says that the program filled it in.
+    let pd = unsafe { <&Object<Pd>>::from_c(asked.pd) }?;
+    let flags = match asked.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS {
+        0 => 0,
+        _ => asked.create_flags,
+    };
+    let mut basic = basic_part(&asked);
+    let qp = make(CALL, pd, &mut basic, flags)?;
+    asked.cap = basic.cap;
+    attr.set(asked);
+    Ok(qp)
+}
+
+fn basic_part(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
+    ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    }
+}
+
+fn make(
+    call: &str,
+    pd: &Object<Pd>,
+    attr: &mut ibv_qp_init_attr,
+    flags: u32,
+) -> Result<Box<Object<Qp>>, Errno> {
+    if flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
+        let cause = format!("create_flags {flags:#x}: only BLOCK_SELF_MCAST_LB");
+        return Err(refuse(call, libc::EOPNOTSUPP, &cause));
+    }
+    let null = |name: &str| refuse(call, libc::EINVAL, &format!("{name} is NULL"));
+    // SAFETY: the program promises that the attributes name live objects.
+    let send_cq = unsafe { <&Object<Cq>>::from_c(attr.send_cq) }.map_err(|_| null("send_cq"))?;
+    // SAFETY: as above.
+    let recv_cq = unsafe { <&Object<Cq>>::from_c(attr.recv_cq) }.map_err(|_| null("recv_cq"))?;
+    // SAFETY: as above.
+    let srq = unsafe { Option::<&Object<Srq>>::from_c(attr.srq) }?;
+    let handle = pd.handle.create_qp(&QpInitAttr {
+        qp_type: service(call, attr.qp_type)?,
+        send_cq: &send_cq.handle,
+        recv_cq: &recv_cq.handle,
+        srq: srq.map(|srq| &*srq.handle),
+        cap: cap(&attr.cap),
+        sq_sig_all: attr.sq_sig_all != 0,
+        block_self_mcast: flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
+    })?;
+    attr.cap = cap_of(&handle.query_qp()?.1);
+    Ok(finish(pd, attr, handle))
+}
+
+fn finish(pd: &Object<Pd>, attr: &ibv_qp_init_attr, handle: irdma::Qp) -> Box<Object<Qp>> {
+    let mut c = ibv_qp::zeroed();
+    c.context = pd.seen().context;
+    c.qp_context = attr.qp_context;
+    c.pd = pd.as_seen();
+    c.send_cq = attr.send_cq;
+    c.recv_cq = attr.recv_cq;
+    c.srq = attr.srq;
+    c.handle = handle.qpn().get();
+    c.qp_num = handle.qpn().get();
+    c.state = QpState::Reset as u32;
+    c.qp_type = attr.qp_type;
+    let own = Qp {
+        handle: ManuallyDrop::new(handle),
+        max_send_sge: attr.cap.max_send_sge as usize,
+        sq_sig_all: attr.sq_sig_all,
+    };
+    let qp = Object::new(c, own);
+    qp.handle.set_cookie(qp.cookie());
+    qp
+}
+
+fn service(call: &str, qp_type: u32) -> Result<QpType, Errno> {
+    match qp_type {
+        IBV_QPT_RC => Ok(QpType::Rc),
+        IBV_QPT_UC => Ok(QpType::Uc),
+        IBV_QPT_UD => Ok(QpType::Ud),
+        _ => {
+            let cause = format!("qp_type {qp_type}: the device has RC, UC and UD");
+            Err(refuse(call, libc::EOPNOTSUPP, &cause))
+        }
+    }
+}
+
+fn cap(c: &ibv_qp_cap) -> QpCap {
+    QpCap {
+        max_send_wr: c.max_send_wr,
+        max_recv_wr: c.max_recv_wr,
+        max_send_sge: c.max_send_sge,
+        max_recv_sge: c.max_recv_sge,
+        max_inline_data: c.max_inline_data,
+    }
+}
+
+fn cap_of(cap: &QpCap) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+/// `ibv_modify_qp(3)`.
+pub fn modify(qp: &Object<Qp>, In(attr): In<ibv_qp_attr>, mask: c_int) -> Result<(), Errno> {
+    let Some(mask) = AttrMask::from_bits(mask as u32) else {
+        let cause = format!("attr_mask {mask:#x} has unknown bits");
+        return Err(refuse(MODIFY, libc::EINVAL, &cause));
+    };
+    qp.handle.modify_qp(&attributes(&attr, mask)?, mask)?;
+    if mask.contains(AttrMask::STATE) {
+        set_field!(qp, state, attr.qp_state);
+    }
+    Ok(())
+}
+
+const MODIFY: &str = "ibv_modify_qp";
+
+/// The attributes that `mask` names; the others, which the program may have left uninitialised,
+/// stay at their defaults.
+fn attributes(c: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
+    let mut attr = QpAttr {
+        qkey: c.qkey,
+        rq_psn: Psn::new(c.rq_psn),
+        sq_psn: Psn::new(c.sq_psn),
+        dest_qpn: Qpn::new(c.dest_qp_num),
+        pkey_index: c.pkey_index,
+        port: c.port_num,
+        max_rd_atomic: c.max_rd_atomic,
+        max_dest_rd_atomic: c.max_dest_rd_atomic,
+        min_rnr_timer: c.min_rnr_timer,
+        timeout: c.timeout,
+        retry_cnt: c.retry_cnt,
+        rnr_retry: c.rnr_retry,
+        en_sqd_async_notify: c.en_sqd_async_notify != 0,
+        ..QpAttr::default()
+    };
+    if mask.contains(AttrMask::STATE) {
+        attr.state = state("qp_state", c.qp_state)?;
+    }
+    if mask.contains(AttrMask::CUR_STATE) {
+        attr.cur_state = state("cur_qp_state", c.cur_qp_state)?;
+    }
+    if mask.contains(AttrMask::PATH_MTU) {
+        let bad = || wrong("path_mtu", c.path_mtu, "use an enum ibv_mtu, 1 to 5");
+        attr.path_mtu = mtu_bytes(c.path_mtu).ok_or_else(bad)?;
+    }
+    if mask.contains(AttrMask::ACCESS_FLAGS) {
+        let bad = || wrong("qp_access_flags", c.qp_access_flags, "leave out unknown flags");
+        attr.access = Access::from_bits(c.qp_access_flags).ok_or_else(bad)?;
+    }
+    if mask.contains(AttrMask::AV) {
+        attr.av = address_vector(&c.ah_attr)?;
+    }
+    Ok(attr)
+}
+
+fn state(name: &str, number: u32) -> Result<QpState, Errno> {
+    use QpState::{Err as Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    let states = [Reset, Init, Rtr, Rts, Sqd, Sqe, Error];
+    let found = states.into_iter().find(|state| *state as u32 == number);
+    found.ok_or_else(|| wrong(name, number, "use an enum ibv_qp_state"))
+}
+
+fn wrong(name: &str, value: u32, remedy: &str) -> Errno {
+    refuse(MODIFY, libc::EINVAL, &format!("{name} {value:#x}: {remedy}"))
+}
+
+/// The way to the peer; the device finds the source by its index.
+fn address_vector(c: &ibv_ah_attr) -> Result<AddressVector, Errno> {
+    let attr = ah::vector(MODIFY, c)?;
+    if attr.port != PORT {
+        return Err(wrong("ah_attr.port_num", attr.port.into(), "the device has port 1 only"));
+    }
+    Ok(AddressVector {
+        dgid: attr.dgid,
+        sgid_index: attr.sgid_index,
+        flow_label: attr.flow_label,
+        traffic_class: attr.traffic_class,
+        hop_limit: attr.hop_limit,
+        sl: attr.sl,
+        ..AddressVector::default()
+    })
+}
+
+/// `ibv_query_qp(3)`: everything, whatever the mask asks for.
+pub fn query(
+    qp: &Object<Qp>,
+    mut attr: Partial<'_, ibv_qp_attr>,
+    _mask: c_int,
+    init: Out<'_, ibv_qp_init_attr>,
+) -> Result<(), Errno> {
+    let (found, cap) = qp.handle.query_qp()?;
+    let cap = cap_of(&cap);
+    set_field!(qp, state, found.state as u32);
+    // Binaries from before rate limits have no field for them.
+    attr.write(offset_of!(ibv_qp_attr, rate_limit), &attributes_of(&found, cap));
+    let c = qp.seen();
+    init.write(ibv_qp_init_attr {
+        qp_context: c.qp_context,
+        send_cq: c.send_cq,
+        recv_cq: c.recv_cq,
+        srq: c.srq,
+        cap,
+        qp_type: c.qp_type,
+        sq_sig_all: qp.sq_sig_all,
+    });
+    Ok(())
+}
+
+fn attributes_of(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
+    let mut c = ibv_qp_attr::zeroed();
+    c.qp_state = attr.state as u32;
+    c.cur_qp_state = attr.cur_state as u32;
+    c.path_mtu = if attr.path_mtu == 0 { 0 } else { mtu(attr.path_mtu) };
+    c.path_mig_state = IBV_MIG_MIGRATED;
+    c.qkey = attr.qkey;
+    c.rq_psn = attr.rq_psn.get();
+    c.sq_psn = attr.sq_psn.get();
+    c.dest_qp_num = attr.dest_qpn.get();
+    c.qp_access_flags = attr.access.bits();
+    c.cap = cap;
+    c.ah_attr = ah::attr_of(&attr.av);
+    c.pkey_index = attr.pkey_index;
+    c.en_sqd_async_notify = attr.en_sqd_async_notify.into();
+    c.sq_draining = attr.sq_draining.into();
+    c.max_rd_atomic = attr.max_rd_atomic;
+    c.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+    c.min_rnr_timer = attr.min_rnr_timer;
+    c.port_num = attr.port;
+    c.timeout = attr.timeout;
+    c.retry_cnt = attr.retry_cnt;
+    c.rnr_retry = attr.rnr_retry;
+    c
+}
+
+/// `ibv_attach_mcast(3)`.
+pub fn attach_mcast(qp: &Object<Qp>, In(gid): In<ibv_gid>, lid: u16) -> Result<(), Errno> {
+    Ok(qp.handle.attach_mcast(&Gid(ah::gid_bytes(gid)), lid)?)
+}
+
+/// `ibv_detach_mcast(3)`.
+pub fn detach_mcast(qp: &Object<Qp>, In(gid): In<ibv_gid>, lid: u16) -> Result<(), Errno> {
+    Ok(qp.handle.detach_mcast(&Gid(ah::gid_bytes(gid)), lid)?)
+}
+
+/// `ibv_query_qp_data_in_order(3)`: the last word of a message is written last, the order before
+/// that is not promised.
+pub fn data_in_order(_qp: &Object<Qp>, _op: u32, _flags: u32) -> Result<c_int, Errno> {
+    Ok(0)
+}

@@ -1,0 +1,184 @@
+//! The clock of traffic that nobody acknowledges: how much of it may wait at one receiver.
+//!
+//! A receiver of our kind echoes probes; an echo says that all sent before its probe has been
+//! taken out of the buffer. A receiver that never echoes is sent a window each millisecond.
+
+use crate::ready::ReadyList;
+use crate::time::Instant;
+
+/// First wait for an echo; it doubles with each probe that stays unanswered.
+const PROBE_TIMEOUT_NS: u64 = 2_000_000;
+/// The longest wait for an echo.
+const PROBE_TIMEOUT_MAX_NS: u64 = 128_000_000;
+/// Unanswered probes after which a receiver that never echoed is taken not to be of our kind.
+const UNKNOWN_LIMIT: u32 = 3;
+/// Unanswered probes, over a second, after which one that did echo is no longer waited for.
+const ECHOES_LIMIT: u32 = 12;
+/// A receiver that does not echo is given a fresh window this often.
+const MUTE_PERIOD_NS: u64 = 1_000_000;
+/// Every so many such periods it is asked again.
+const MUTE_PERIODS_PER_PROBE: u32 = 32;
+
+/// Whether the receiver echoes probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Unknown,
+    Echoes,
+    Mute,
+    /// A group: nobody may answer for all.
+    Group,
+}
+
+/// What became of a reservation, and what it calls for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Sent { probe: bool },
+    Wait { probe: bool, until: Option<Instant> },
+}
+
+/// Unreliable traffic towards one receiver.
+#[derive(Debug)]
+pub(crate) struct Datagrams {
+    kind: Kind,
+    /// Bytes that may wait at the receiver.
+    window: u64,
+    /// Bytes sent ever, covered by the newest probe, and known to have arrived.
+    sent: u64,
+    probed: u64,
+    echoed: u64,
+    waiters: ReadyList,
+    /// A probe is to be sent.
+    probe_due: bool,
+    /// When the newest probe, or the period of a mute receiver, is over.
+    deadline: Option<Instant>,
+    unanswered: u32,
+    periods: u32,
+}
+
+impl Datagrams {
+    pub(crate) fn new(window: u32, is_group: bool) -> Self {
+        Datagrams {
+            kind: if is_group { Kind::Group } else { Kind::Unknown },
+            window: window.into(),
+            sent: 0,
+            probed: 0,
+            echoed: 0,
+            waiters: ReadyList::default(),
+            probe_due: false,
+            deadline: None,
+            unanswered: 0,
+            periods: 0,
+        }
+    }
+
+    fn is_timed(&self) -> bool {
+        matches!(self.kind, Kind::Mute | Kind::Group)
+    }
+
+    /// Whether the receiver is to be asked for the first time who it is.
+    pub(crate) fn introduce(&mut self) -> bool {
+        self.kind == Kind::Unknown
+            && self.unanswered == 0
+            && self.deadline.is_none()
+            && self.want_probe()
+    }
+
+    /// Notes that a probe is to be sent; `false` if that is known already.
+    fn want_probe(&mut self) -> bool {
+        !std::mem::replace(&mut self.probe_due, true)
+    }
+
+    /// Counts a datagram as sent, or lists `index` as waiting.
+    pub(crate) fn reserve(&mut self, bytes: u32, index: u16, now: Instant) -> Verdict {
+        let waiting = self.sent - self.echoed;
+        if waiting > 0 && waiting + u64::from(bytes) > self.window {
+            self.waiters.push(index);
+            return self.wait(now);
+        }
+        self.sent += u64::from(bytes);
+        let due = !self.is_timed() && self.sent - self.probed >= self.window / 4;
+        Verdict::Sent { probe: due && self.want_probe() }
+    }
+
+    /// What will end the wait.
+    fn wait(&mut self, now: Instant) -> Verdict {
+        if self.is_timed() {
+            let until = *self.deadline.get_or_insert(now + MUTE_PERIOD_NS);
+            return Verdict::Wait { probe: false, until: Some(until) };
+        }
+        Verdict::Wait { probe: self.deadline.is_none() && self.want_probe(), until: None }
+    }
+
+    /// The token of the probe that is sent now, and how long its echo is waited for.
+    pub(crate) fn take_probe(&mut self, now: Instant) -> (u64, Instant) {
+        self.probe_due = false;
+        self.probed = self.sent;
+        let wait = (PROBE_TIMEOUT_NS << self.unanswered.min(16)).min(PROBE_TIMEOUT_MAX_NS);
+        let deadline = if self.is_timed() { self.deadline } else { None };
+        let deadline = deadline.unwrap_or(now + wait);
+        self.deadline = Some(deadline);
+        (self.probed, deadline)
+    }
+
+    /// An echo arrived. `None` when it answers nothing, else whether to probe once more.
+    pub(crate) fn on_echo(
+        &mut self,
+        token: u64,
+        window: u32,
+        ready: &mut ReadyList,
+    ) -> Option<bool> {
+        if self.kind == Kind::Group || token > self.probed || token < self.echoed {
+            return None;
+        }
+        self.kind = Kind::Echoes;
+        self.window = window.into();
+        self.echoed = token;
+        self.unanswered = 0;
+        if token == self.probed {
+            self.deadline = None;
+        }
+        self.wake(ready);
+        // Those left need another echo: who was woken may have nothing to send any more.
+        Some(self.waiters.len() > 0 && self.deadline.is_none() && self.want_probe())
+    }
+
+    /// Wakes as many as there may be room for.
+    fn wake(&mut self, ready: &mut ReadyList) {
+        let room = self.window.saturating_sub(self.sent - self.echoed);
+        let count = self.waiters.len().min(room as usize / 1024 + 1);
+        self.waiters.move_to(ready, count);
+    }
+
+    /// A deadline may be over: whether to probe, and when to come back.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        ready: &mut ReadyList,
+    ) -> (bool, Option<Instant>) {
+        if self.deadline.is_none_or(|at| at > now) {
+            return (false, self.deadline);
+        }
+        self.deadline = None;
+        if self.is_timed() {
+            return self.next_period(now, ready);
+        }
+        self.unanswered += 1;
+        let limit = if self.kind == Kind::Unknown { UNKNOWN_LIMIT } else { ECHOES_LIMIT };
+        if self.unanswered < limit {
+            return (self.want_probe(), None);
+        }
+        self.kind = Kind::Mute;
+        self.unanswered = 0;
+        self.next_period(now, ready)
+    }
+
+    /// What was sent before is counted as arrived.
+    fn next_period(&mut self, now: Instant, ready: &mut ReadyList) -> (bool, Option<Instant>) {
+        self.echoed = self.sent;
+        self.periods = self.periods.wrapping_add(1);
+        self.wake(ready);
+        self.deadline = (self.waiters.len() > 0).then(|| now + MUTE_PERIOD_NS);
+        let asks = self.kind == Kind::Mute && self.periods.is_multiple_of(MUTE_PERIODS_PER_PROBE);
+        (asks && self.want_probe(), self.deadline)
+    }
+}

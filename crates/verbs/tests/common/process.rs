@@ -1,0 +1,103 @@
+//! Other processes: this very executable, started again.
+//!
+//! The role of the new process is in the environment, and the ends of its queue pair go over its
+//! standard streams.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use irdma::{Gid, QpType, Qpn};
+
+use super::{Ends, Node, loopback, to_rtr, to_rts};
+
+pub const ROLE: &str = "IRDMA_TEST_ROLE";
+/// A process that echoes what it gets.
+pub struct Peer {
+    pub child: Child,
+    pub stdin: ChildStdin,
+    pub stdout: BufReader<ChildStdout>,
+    pub ends: Ends,
+}
+
+impl Peer {
+    pub fn start(role: &str) -> Peer {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "another_process", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let ends = parse(&line_after(&mut stdout, "ends "));
+        Peer { child, stdin, stdout, ends }
+    }
+
+    pub fn tell(&mut self, ends: &Ends) {
+        writeln!(self.stdin, "{}", text(ends)).unwrap();
+        assert_eq!(line_after(&mut self.stdout, "connected"), "");
+    }
+
+    /// Ends the process and expects it to have been content.
+    pub fn finish(mut self) {
+        writeln!(self.stdin, "end").unwrap();
+        drop(self.stdin);
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut self.stdout, &mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+    }
+}
+
+/// The rest of the first line with this start; the test harness prints others.
+pub fn line_after(stdout: &mut impl BufRead, start: &str) -> String {
+    loop {
+        let mut line = String::new();
+        assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "the process ended early");
+        // The harness leaves its own line open.
+        if let Some((_, rest)) = line.split_once(&format!("@{start}")) {
+            return rest.trim_end().into();
+        }
+    }
+}
+
+pub fn text(ends: &Ends) -> String {
+    format!("{} {} {} {}", ends.qpn.get(), ends.gid, ends.addr, ends.rkey)
+}
+
+pub fn parse(text: &str) -> Ends {
+    let fields: Vec<&str> = text.split(' ').collect();
+    let number = |index: usize| fields[index].parse::<u64>().unwrap();
+    Ends {
+        qpn: Qpn::new(number(0) as u32),
+        gid: fields[1].parse::<Gid>().unwrap(),
+        addr: number(2),
+        rkey: number(3) as u32,
+    }
+}
+
+pub fn read_line() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim_end().into()
+}
+
+/// Shows the own ends and connects to those that the other process tells.
+pub fn meet(node: &Node) -> Ends {
+    println!("@ends {}", text(&node.ends()));
+    let peer = parse(&read_line());
+    to_rtr(&node.qp, &peer, 0);
+    to_rts(&node.qp, 14);
+    println!("@connected");
+    peer
+}
+
+/// A queue pair connected to the other process's.
+pub fn connected_to(peer: &mut Peer, len: usize, prepare: impl Fn(&Node)) -> Node {
+    let node = Node::new(&loopback(), QpType::Rc, len);
+    prepare(&node);
+    to_rtr(&node.qp, &peer.ends, 0);
+    to_rts(&node.qp, 14);
+    peer.tell(&node.ends());
+    node
+}

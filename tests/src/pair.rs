@@ -1,0 +1,79 @@
+//! A server and its client.
+
+use std::fs;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use crate::peer::Peer;
+use crate::{Finished, Program, Running};
+
+/// How a server shows that clients may come.
+#[derive(Clone, Copy, Debug)]
+pub enum Ready {
+    /// It listens on this TCP port.
+    Port(u16),
+    /// It wrote this to its standard output.
+    Output(&'static str),
+}
+
+/// A TCP port that no other pair of this process uses.
+pub fn next_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Starts the server, waits until it is ready, runs the client, and returns the ends of both.
+///
+/// # Panics
+/// When the server is not ready within its limit.
+pub fn run_pair(server: Program, ready: Ready, client: Program) -> (Finished, Finished) {
+    let mut server = server.start();
+    await_ready(&mut server, ready);
+    let client = client.run();
+    (server.finish(), client)
+}
+
+/// # Panics
+/// When the server is not ready within its limit.
+pub fn await_ready(server: &mut Running, ready: Ready) {
+    match ready {
+        Ready::Output(text) => server.wait_for(text),
+        Ready::Port(port) if server.is_in_guest() => Peer::await_listener(port),
+        Ready::Port(port) => {
+            server.wait_until(&format!("a listener on port {port}"), |running| {
+                listens(running.pid(), port)
+            });
+        }
+    }
+}
+
+/// True when something in the network namespace of `pid` listens on `port`.
+fn listens(pid: u32, port: u16) -> bool {
+    ["tcp", "tcp6"].iter().any(|table| {
+        fs::read_to_string(format!("/proc/{pid}/net/{table}"))
+            .is_ok_and(|table| table.lines().any(|line| is_listener(line, port)))
+    })
+}
+
+/// Lines read `sl local_address:PORT remote_address STATE`; state 0A is listening.
+fn is_listener(line: &str, port: u16) -> bool {
+    let mut fields = line.split_whitespace().skip(1);
+    let local = fields.next().unwrap_or_default();
+    let state = fields.nth(1).unwrap_or_default();
+    state == "0A" && local.ends_with(&format!(":{port:04X}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn sees_a_listener_and_its_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+        let port = listener.local_addr().expect("it is bound").port();
+        assert!(listens(std::process::id(), port));
+        drop(listener);
+        assert!(!listens(std::process::id(), port));
+    }
+}

@@ -1,0 +1,249 @@
+//! Faults that users of other soft RDMA met: the lines of `cases.md`.
+//!
+//! Elsewhere: 2 in `verifier.rs`; 3 and 11 in `perftest.rs`; 6 and 24 in `refusals.rs`; 9 in
+//! `unprivileged.rs`; 13 and 14 in `multicast.rs`; 35 is `./test.sh soak`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use irdma_tests::capture::Tap;
+use irdma_tests::faults::{Fault, dropped, inject};
+use irdma_tests::host::{Family, Host};
+use irdma_tests::pair::{Ready, next_port, run_pair};
+use irdma_tests::perftest::measure;
+use irdma_tests::setup::{PEER, soak, tools};
+use irdma_tests::verifier::Verifier;
+use irdma_tests::{Lan, Need, need, paths};
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// BTH opcode of RC ATOMIC ACKNOWLEDGE.
+const ATOMIC_ACK: u8 = 0x12;
+
+fn pingpong(server: &Host, client: &Host, address: &str, words: &str) {
+    let port = next_port();
+    let side = |host: &Host| {
+        host.program("ibv_rc_pingpong").args(["-c", "-p", &port.to_string()]).words(words)
+    };
+    let (server, client) = run_pair(side(server), Ready::Port(port), side(client).arg(address));
+    server.expect_success();
+    client.expect_success();
+}
+
+fn devinfo(host: &Host) -> String {
+    host.program("ibv_devinfo").arg("-v").run().expect_success().stdout.clone()
+}
+
+/// The GID lines of `ibv_devinfo -v` for the device of `host`.
+fn gids(host: &Host) -> Vec<String> {
+    let device = host.device();
+    let info = host.program("ibv_devinfo").args(["-v", "-d", &device]).run();
+    let lines = info.expect_success().stdout.lines();
+    lines.filter(|line| line.contains("GID[")).map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn line_01_pingpong_to_the_own_address_and_to_loopback() {
+    need!([Need::Root], tools(["ibv_rc_pingpong"]));
+    let lan = Lan::one_host();
+    let host = lan.a();
+    pingpong(host, host, &host.v4.to_string(), "-d roce_eth0 -g 0");
+    pingpong(host, host, "127.0.0.1", "-d roce_lo -g 0");
+}
+
+#[test]
+fn line_04_every_gid_works() {
+    need!([Need::Root], tools(["ibv_rc_pingpong", "ibv_devinfo"]));
+    let lan = Lan::two_hosts();
+    for (host, namespace) in lan.hosts.iter().zip(&lan.namespaces) {
+        let last = host.v4.octets()[3];
+        namespace.ip(&format!("addr add 10.92.0.{last}/24 dev eth0"));
+        namespace.ip(&format!("addr add 10.93.0.{last}/24 dev eth0"));
+        namespace.ip(&format!("addr add fd92::{last}/64 dev eth0 nodad"));
+    }
+    let count = gids(lan.a()).len();
+    assert_eq!(count, 5, "{:?}", gids(lan.a()));
+    for index in 0..count {
+        let words = format!("-d roce_eth0 -g {index}");
+        pingpong(lan.a(), lan.b(), &lan.a().v4.to_string(), &words);
+    }
+}
+
+#[test]
+fn line_05_gids_are_there_at_once_and_stay_the_same() {
+    need!([Need::Root], tools(["ibv_devinfo"]));
+    let lan = Lan::one_host();
+    let first = gids(lan.a());
+    assert_eq!(first.len(), 2, "{first:?}");
+    for _ in 0..20 {
+        assert_eq!(gids(lan.a()), first);
+    }
+}
+
+#[test]
+fn line_07_works_with_ipv6_disabled() {
+    need!([Need::Root], tools(["ibv_rc_pingpong", "cc"]));
+    let lan = Lan::two_hosts();
+    for host in &lan.hosts {
+        let off = "for f in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 1 >$f; done";
+        host.plain("sh").args(["-c", off]).run().expect_success();
+    }
+    assert_eq!(gids(lan.a()).len(), 1, "{:?}", gids(lan.a()));
+    pingpong(lan.a(), lan.b(), &lan.a().v4.to_string(), "-g 0");
+    let v = Verifier { server: lan.a(), client: lan.b(), family: Family::V4, limit: LIMIT };
+    v.run("--sizes 1,100,5000").messages();
+    let member = lan.a().c_program("mcast").words("checks attach send:2 expect:2 detach");
+    member.run().expect_success();
+}
+
+#[test]
+fn line_08_four_addresses_of_one_interface() {
+    need!([Need::Root], tools(["cc"]));
+    let lan = Lan::one_host();
+    for last in 2..=4 {
+        lan.namespaces[0].ip(&format!("addr add 10.91.0.{last}/24 dev eth0"));
+    }
+    for server in 0..4 {
+        for client in 0..server {
+            let port = next_port().to_string();
+            let side = |gid: u32| {
+                let gid = gid.to_string();
+                lan.a().c_program("chat").args(["--port", &port, "--gid", &gid])
+            };
+            let ready = Ready::Port(port.parse().expect("a port is a number"));
+            let address = lan.a().v4.to_string();
+            let talking = side(client).arg(address).words("--seconds 0.3");
+            let (server, client) = run_pair(side(server).arg("-s"), ready, talking);
+            client.expect_success();
+            server.expect_success();
+        }
+    }
+}
+
+#[test]
+fn line_08_a_vlan_interface() {
+    need!(PEER, tools(["ibv_rc_pingpong"]));
+    let lan = Lan::two_hosts_on_a_vlan();
+    let words = "-d roce_eth0.5 -g 0 -n 20";
+    pingpong(lan.a(), lan.b(), &lan.a().v4.to_string(), words);
+}
+
+/// `libmlx5` is loaded into perftest and must not take our device for one of its own.
+#[test]
+fn line_12_the_device_is_ours_alone() {
+    need!([Need::Root], tools(["ibv_devices", "ibv_devinfo", "ib_write_lat"]));
+    let lan = Lan::one_host();
+    let list = lan.a().program("ibv_devices").run();
+    let devices = list.expect_success().expect_quiet().stdout.lines().skip(2);
+    let names: Vec<&str> = devices.filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["roce_eth0", "roce_lo"], "{list}");
+    let info = devinfo(lan.a());
+    assert!(info.contains("vendor_id:\t\t\t0x8086"), "{info}");
+    measure(lan.a(), lan.a(), Family::V4, "ib_write_lat", "-n 50", LIMIT).expect_clean();
+}
+
+#[test]
+fn line_16_packet_loss() {
+    need!([Need::Root], tools(["ib_write_bw", "nft", "ethtool", "cc"]));
+    for (percent, seconds) in [(1, if soak() { 30 } else { 6 }), (10, 4)] {
+        let lan = Lan::two_hosts();
+        lan.cut_batches();
+        lan.hosts.iter().for_each(|host| inject(host, Fault::Loss(percent)));
+        let duration = format!("-D {seconds}");
+        measure(lan.a(), lan.b(), Family::V4, "ib_write_bw", &duration, LIMIT).expect_clean();
+        let v = Verifier { server: lan.a(), client: lan.b(), family: Family::V4, limit: LIMIT };
+        let operations = "send,send_imm,write,write_imm,read,fetch_add,cmp_swap,send_inv";
+        v.run(&format!("--services rc --sizes 1,1000,20000,300000 --ops {operations}")).messages();
+        assert!(dropped(lan.a()) > 10 && dropped(lan.b()) > 10);
+    }
+}
+
+/// A program's fault switch does the same as a bad cable.
+#[test]
+fn line_16_packet_loss_by_our_own_switch() {
+    need!([Need::Root], tools(["cc"]));
+    let lan = Lan::one_host();
+    let host = lan.a().with_options(&["--faults", "drop=2%,seed=7"]);
+    let v = Verifier { server: &host, client: &host, family: Family::V4, limit: LIMIT };
+    v.run("--services rc --sizes 1,1000,20000,100000").messages();
+}
+
+#[test]
+fn line_17_lost_acknowledgements_of_atomics() {
+    need!([Need::Root], tools(["nft", "cc"]));
+    let lan = Lan::two_hosts();
+    lan.hosts.iter().for_each(|host| inject(host, Fault::EverySecond(ATOMIC_ACK)));
+    let v = Verifier { server: lan.a(), client: lan.b(), family: Family::V4, limit: LIMIT };
+    v.run("--services rc --ops fetch_add,cmp_swap --qps 1,4 --depth 32 --deadline 60").messages();
+    assert!(dropped(lan.a()) > 20 && dropped(lan.b()) > 20);
+}
+
+/// RNR timer code 20 is 10.24 ms (IBTA 9.7.5.2.8): nobody knocks again before.
+#[test]
+fn line_18_the_rnr_timer_is_honoured() {
+    const TIMER_S: f64 = 0.01024;
+    need!([Need::Root], tools(["cc", "tcpdump", "tshark"]));
+    let lan = Lan::one_host();
+    let tap = Tap::on_interface(lan.a(), "lo");
+    let host = lan.a().with_options(&["--force-wire"]);
+    host.c_program("rnr").words("20 25 5").run().expect_success();
+    let names = ["frame.time_epoch", "infiniband.aeth.syndrome", "infiniband.bth.opcode"];
+    let mut turned_away: Option<f64> = None;
+    let mut waits = 0;
+    for row in tap.finish().fields(&names) {
+        let time: f64 = row[0].parse().expect("a time is a number");
+        if row[1].parse() == Ok(0x20 + 20) {
+            turned_away = Some(time);
+        } else if row[2].parse::<u8>().is_ok_and(|opcode| opcode <= 5)
+            && let Some(then) = turned_away.take()
+        {
+            assert!(time - then >= TIMER_S, "only {} s", time - then);
+            waits += 1;
+        }
+    }
+    assert!(waits >= 5, "{waits} messages were sent again");
+}
+
+#[test]
+fn line_18_a_slow_receiver_with_the_smallest_timer() {
+    need!([Need::Root], tools(["cc"]));
+    let lan = Lan::one_host();
+    for host in [lan.a().clone(), lan.a().with_options(&["--force-wire"])] {
+        host.c_program("rnr").words("1 30 20").run().expect_success();
+    }
+}
+
+#[test]
+fn line_23_truncated_and_forged_packets() {
+    need!([Need::Root, Need::Shared], tools(["cc", "python3"]));
+    let lan = Lan::two_hosts();
+    let mut victim = lan.a().c_program("victim").within(LIMIT).start();
+    victim.wait_for("target ");
+    victim.wait_until("the end of a line", |victim| victim.output().contains('\n'));
+    let target = victim.output();
+    let attack = lan
+        .b()
+        .plain("python3")
+        .arg(paths::workspace().join("tests/hostile.py"))
+        .arg(paths::shared().join("golden/verify.py"))
+        .args([lan.b().v4.to_string(), lan.a().v4.to_string()])
+        .args(target.split_whitespace().skip(1))
+        .within(LIMIT)
+        .run();
+    attack.expect_success().expect_output("sent ");
+    victim.say("done");
+    victim.finish().expect_success();
+}
+
+#[test]
+fn line_27_the_system_image_guid() {
+    need!([Need::Root], tools(["ibv_devinfo"]));
+    let lan = Lan::two_hosts();
+    let guid = |host: &Host| -> String {
+        let info = devinfo(host);
+        let line = info.lines().find(|line| line.contains("sys_image_guid"));
+        line.unwrap_or_else(|| panic!("no sys_image_guid: {info}")).trim().to_owned()
+    };
+    let seen: BTreeSet<String> = [lan.a(), lan.a(), lan.b()].map(guid).into();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    assert!(seen.iter().all(|line| !line.ends_with("0000:0000:0000:0000")), "{seen:?}");
+}

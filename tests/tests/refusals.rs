@@ -1,0 +1,66 @@
+//! Wrong arguments and faulty work requests through the C ABI (`tests/c/bad*.c`).
+
+use irdma_tests::host::Family;
+use irdma_tests::setup::tools;
+use irdma_tests::{Lan, Need, need};
+
+/// Runs one of the programs over both families and over the wire.
+fn refuses(program: &str, words: &str) {
+    let lan = Lan::one_host();
+    let over_the_wire = lan.a().with_options(&["--force-wire"]);
+    for host in [lan.a(), &over_the_wire] {
+        for family in Family::ALL {
+            let run = host.c_program(program).args(family.option()).words(words);
+            run.run().expect_success();
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments() {
+    need!([Need::Root], tools(["cc"]));
+    refuses("badargs", "--null");
+}
+
+#[test]
+fn wrong_posts() {
+    need!([Need::Root], tools(["cc"]));
+    refuses("badposts", "--null");
+}
+
+#[test]
+fn faulty_work_requests() {
+    need!([Need::Root], tools(["cc"]));
+    refuses("badwork", "");
+}
+
+#[test]
+fn multicast_refusals() {
+    need!([Need::Root], tools(["cc"]));
+    refuses("mcast", "checks");
+}
+
+/// The ninth queue pair of a group is refused: eight is what the device says.
+#[test]
+fn a_group_has_eight_members() {
+    need!([Need::Root], tools(["cc"]));
+    let lan = Lan::one_host();
+    let done = lan.a().c_program("mcast").arg("checks").run();
+    done.expect_success().expect_output("max_mcast_qp_attach 8\n");
+}
+
+#[test]
+fn the_log_says_what_was_refused_and_why() {
+    need!([Need::Root], tools(["cc"]));
+    let lan = Lan::one_host();
+    let moves = lan.a().c_program("badargs").env("IRDMA_LOG", "info").run();
+    moves.expect_success();
+    for words in ["RTR", "dest_qp_num", "reg_user_mr", "EBUSY"] {
+        assert!(moves.stderr.contains(words), "no {words:?} in the log: {moves}");
+    }
+    let work = lan.a().c_program("badwork").env("IRDMA_LOG", "info").run();
+    work.expect_success();
+    for words in ["local protection error", "lkey", "past"] {
+        assert!(work.stderr.contains(words), "no {words:?} in the log: {work}");
+    }
+}
