@@ -133,8 +133,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_understood_and_other_requests_are_not_answered() {
-        let mut stats = Stats::default();
-        stats.rx_udp = 7;
+        let stats = Stats { rx_udp: 7, ..Stats::default() };
         let counters = Counters { relayed_in: 3, ..Counters::default() };
         let snapshot = || HwStats::new(&stats, &counters, 0);
         let bytes = answer(REQUEST, &snapshot).unwrap();

@@ -21,7 +21,18 @@ pub struct Peer {
 
 impl Peer {
     pub fn start(role: &str) -> Peer {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Peer::start_with(Command::new(std::env::current_exe().unwrap()), role)
+    }
+
+    /// A process in a network namespace.
+    pub fn start_in(namespace: &str, role: &str) -> Peer {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]).arg(std::env::current_exe().unwrap());
+        Peer::start_with(command, role)
+    }
+
+    fn start_with(mut command: Command, role: &str) -> Peer {
+        let mut child = command
             .args(["--exact", "another_process", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .stdin(Stdio::piped())
@@ -86,7 +97,7 @@ pub fn read_line() -> String {
 pub fn meet(node: &Node) -> Ends {
     println!("@ends {}", text(&node.ends()));
     let peer = parse(&read_line());
-    to_rtr(&node.qp, &peer, 0);
+    to_rtr(&node.qp, &peer, node.gid_index);
     to_rts(&node.qp, 14);
     println!("@connected");
     peer
