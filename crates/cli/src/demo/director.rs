@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::image::Mismatch;
 use super::order::{Opened, Order, Pace, Remote, Reply, Role, Round, Times};
-use super::plan::{Case, Kind, Operation, Plan, Service};
+use super::plan::{Case, Plan, Service};
 use super::worker::Worker;
 
 /// Messages lost by an unreliable service are sent anew, so often.
@@ -124,8 +124,8 @@ impl Director {
         if self.opened.no_multicast.is_some() {
             return Ok(None);
         }
-        let kind = Kind { service: Service::Multicast, operation: Operation::Send };
-        let case = Case { kind, size: 64 };
+        let to_group = |case: &&Case| case.kind.service == Service::Multicast;
+        let Some(&case) = plan.cases.iter().find(to_group) else { return Ok(None) };
         let stopped = |trouble| Stopped { case: Some(case), trouble };
         for _ in 1..TRIES {
             if let Some(found) = self.leave_group(plan, case).map_err(stopped)? {

@@ -100,7 +100,7 @@ pub struct Plan {
 }
 
 /// Messages of a round stay below this many bytes.
-const ROUND_BYTES: usize = 8 << 20;
+const ROUND_BYTES: usize = 4 << 20;
 /// The longest message of the unreliable connection.
 const MAX_UC: usize = 64 << 10;
 

@@ -1,11 +1,13 @@
 //! A process of the demo, seen from the director: orders go out, replies come in, in time.
 
 use std::io::{self, BufRead, BufReader, Write};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::director::Trouble;
@@ -55,7 +57,7 @@ impl Worker {
     pub fn reply(&mut self) -> Result<Reply, Trouble> {
         let mut line = String::new();
         match self.stream.read_line(&mut line) {
-            Ok(0) => return Err(self.gone("it ended")),
+            Ok(0) => return Err(self.gone("it closed its socket")),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let secs = REPLY_TIME.as_secs();
@@ -72,34 +74,35 @@ impl Worker {
         }
     }
 
+    /// What became of a process that does not answer.
     fn gone(&mut self, cause: &str) -> Trouble {
-        let ended = match self.child.try_wait() {
-            Ok(Some(status)) => format!("ended with {status}"),
+        let id = self.child.id();
+        let ended = match self.end() {
+            Ok(Some(status)) => format!("ended early, {status}"),
             _ => cause.to_string(),
         };
-        Trouble::Failed(format!("the {} (process {}): {ended}", self.name, self.child.id()))
+        Trouble::Failed(format!("the {} (process {id}): {ended}", self.name))
     }
 
-    fn end(&mut self) -> io::Result<()> {
-        self.stream.get_ref().shutdown(std::net::Shutdown::Both)?;
+    /// Ends the process, by force if it does not end by itself: `None` then.
+    fn end(&mut self) -> io::Result<Option<ExitStatus>> {
+        // Fails if the other end is gone already.
+        let _ = self.stream.get_ref().shutdown(Shutdown::Both);
         let limit = Instant::now() + EXIT_TIME;
-        while self.child.try_wait()?.is_none() {
-            if Instant::now() > limit {
-                self.child.kill()?;
-                self.child.wait()?;
-                break;
+        while Instant::now() < limit {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(Some(status));
             }
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
+        self.child.kill()?;
+        self.child.wait().map(|_| None)
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if self.end().is_err() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        // Fails only for a process that is gone.
+        let _ = self.end();
     }
 }
