@@ -4,9 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::AsRawFd;
 
-use irdma::Refused;
-
-use crate::boundary::{Ends, Errno, Kept, Object, Out, Shape, refuse};
+use crate::boundary::{End, Ends, Errno, Kept, Object, Out, Shape, refuse};
 use crate::context::Context;
 use crate::handle;
 use crate::types::{ibv_comp_channel, ibv_cq};
@@ -24,8 +22,7 @@ unsafe impl Shape for CompChannel {
 
 impl Ends for CompChannel {
     type Handle = irdma::CompChannel;
-    const END: fn(irdma::CompChannel) -> Result<(), Refused<irdma::CompChannel>> =
-        irdma::CompChannel::destroy_comp_channel;
+    const END: End<irdma::CompChannel> = irdma::CompChannel::destroy_comp_channel;
 
     fn handle(&self) -> &ManuallyDrop<irdma::CompChannel> {
         &self.handle
@@ -53,7 +50,7 @@ unsafe impl Shape for Cq {
 
 impl Ends for Cq {
     type Handle = irdma::Cq;
-    const END: fn(irdma::Cq) -> Result<(), Refused<irdma::Cq>> = irdma::Cq::destroy_cq;
+    const END: End<irdma::Cq> = irdma::Cq::destroy_cq;
 
     fn handle(&self) -> &ManuallyDrop<irdma::Cq> {
         &self.handle
