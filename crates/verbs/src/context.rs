@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use irdma_transport::{EventKind, Result};
@@ -13,7 +14,7 @@ use crate::engine::Engine;
 use crate::handles::{Cq, MrInner, Pd, QpInner};
 use crate::life::{Alive, Life};
 use crate::log::Logged;
-use crate::port::PortAttr;
+use crate::port::{PORT, PortAttr};
 use crate::process::Process;
 use crate::stats::HwStats;
 
@@ -27,6 +28,8 @@ pub(crate) struct ContextInner {
     pub(crate) engine: Arc<Engine>,
     pub(crate) events: EventQueue<Waiting>,
     life: Life,
+    /// Listens on all addresses of the device, those to come among them.
+    listens: AtomicBool,
     open: Mutex<Open>,
 }
 
@@ -48,13 +51,14 @@ impl Alive for ContextInner {
 impl Context {
     /// Opens `device`; starts neither thread nor socket.
     pub(crate) fn alloc_ucontext(device: &Device) -> Result<Context> {
-        let engine = Process::current().engine().logged("open_device")?;
+        let engine = Process::current().open_engine().logged("open_device")?;
         let events = EventQueue::new().logged("open_device")?;
         let inner = Arc::new(ContextInner {
             device: device.clone(),
             engine,
             events,
             life: Life::default(),
+            listens: AtomicBool::new(false),
             open: Mutex::default(),
         });
         inner.engine.targets.add_context(&inner);
@@ -99,7 +103,7 @@ impl Context {
 
     /// Makes a protection domain. EOVERFLOW at the limit.
     pub fn alloc_pd(&self) -> Result<Pd> {
-        self.usable().and_then(|context| Pd::alloc_pd(context)).logged("alloc_pd")
+        self.usable().and_then(Pd::alloc_pd).logged("alloc_pd")
     }
 
     /// Makes a completion queue for at least `cqe` entries, whose events go to `channel`.
@@ -137,13 +141,18 @@ impl Context {
     }
 
     fn usable(&self) -> Result<&Arc<ContextInner>> {
-        self.0.engine.check_fork()?;
-        self.0.life.check(ContextInner::WHAT)?;
+        self.0.check()?;
         Ok(&self.0)
     }
 }
 
 impl ContextInner {
+    /// EIO in a forked child, EINVAL once the context is closed.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.engine.check_fork()?;
+        self.life.check(ContextInner::WHAT)
+    }
+
     /// Queues an event for the program.
     pub(crate) fn notify(&self, kind: EventKind, target: Target) {
         self.events.push(Waiting { kind, target });
@@ -165,6 +174,21 @@ impl ContextInner {
         self.open().mrs.remove(&key);
     }
 
+    /// Listens on all addresses of the device from now on.
+    pub(crate) fn listen(&self) -> Result<()> {
+        self.listens.store(true, Ordering::Release);
+        self.engine.open_device(&self.device)
+    }
+
+    /// The device's addresses changed.
+    pub(crate) fn addresses_changed(&self) {
+        if self.listens.load(Ordering::Acquire) {
+            // What cannot be opened is logged, and costs only its own traffic.
+            let _ = self.engine.open_device(&self.device);
+        }
+        self.notify(EventKind::GidChange, Target::Port(PORT));
+    }
+
     /// Cuts the program off: nothing of this context is reachable from the network afterwards.
     pub(crate) fn disassociate_ucontext(&self) {
         if !self.life.cut() || self.engine.check_fork().is_err() {
@@ -173,9 +197,16 @@ impl ContextInner {
         let open = std::mem::take(&mut *self.open());
         open.qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.cut());
         open.mrs.values().filter_map(Weak::upgrade).for_each(|mr| mr.cut());
+        Process::current().close_engine(&self.engine);
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ContextInner {
+    fn drop(&mut self) {
+        self.disassociate_ucontext();
     }
 }

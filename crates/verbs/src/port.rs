@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use irdma_net::netdev::{Address, Interface, Scope};
-use irdma_transport::{Result, VerbsError};
+use irdma_transport::{EventKind, Result, VerbsError};
 use irdma_wire::Gid;
 
 /// The only port.
@@ -90,6 +90,14 @@ pub(crate) fn query_port(interface: Option<&Interface>, gid_tbl_len: u32) -> Por
     }
 }
 
+/// The event that tells a program of a port's new state.
+pub(crate) fn port_ibevent(state: PortState) -> EventKind {
+    match state {
+        PortState::Active => EventKind::PortActive,
+        PortState::Down => EventKind::PortErr,
+    }
+}
+
 /// The P_Key at `index`. EINVAL past the table.
 pub(crate) fn query_pkey(port: u8, index: u16) -> Result<u16> {
     check_port(port)?;
@@ -110,17 +118,17 @@ fn rate(mbps: u32) -> (u8, u8) {
     const X1: u8 = 1;
     const X4: u8 = 2;
     const X2: u8 = 16;
-    match mbps {
-        ..=1_000 => (X1, 1),
-        ..=10_000 => (X1, 8),
-        ..=20_000 => (X4, 2),
-        ..=25_000 => (X1, 32),
-        ..=40_000 => (X4, 8),
-        ..=50_000 => (X2, 32),
-        ..=100_000 => (X4, 32),
-        ..=200_000 => (X4, 64),
-        _ => (X4, 128),
-    }
+    const RATES: [(u32, (u8, u8)); 8] = [
+        (1_000, (X1, 1)),
+        (10_000, (X1, 8)),
+        (20_000, (X4, 2)),
+        (25_000, (X1, 32)),
+        (40_000, (X4, 8)),
+        (50_000, (X2, 32)),
+        (100_000, (X4, 32)),
+        (200_000, (X4, 64)),
+    ];
+    RATES.iter().find(|(most, _)| mbps <= *most).map_or((X4, 128), |(_, rate)| *rate)
 }
 
 /// The GIDs of a port. An index keeps its meaning: addresses that go leave a hole.

@@ -19,7 +19,8 @@ static FIRST: OnceLock<Process> = OnceLock::new();
 pub(crate) struct Process {
     pid: u32,
     config: OnceLock<std::result::Result<Config, ConfigError>>,
-    engine: Mutex<Weak<Engine>>,
+    /// The engine, and how many contexts are open on it.
+    engine: Mutex<(Weak<Engine>, usize)>,
     gids: Mutex<Vec<(String, Arc<GidTable>)>>,
     child: OnceLock<Box<Process>>,
 }
@@ -81,16 +82,28 @@ impl Process {
         table
     }
 
-    /// The engine; a new one if no context is open.
-    pub(crate) fn engine(&self) -> Result<Arc<Engine>> {
+    /// Counts a context as open; returns the engine, a new one for the first context.
+    pub(crate) fn open_engine(&self) -> Result<Arc<Engine>> {
         let config = self.config()?;
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(engine) = engine.upgrade() {
-            return Ok(engine);
+        let found = engine.0.upgrade().filter(|_| engine.1 > 0);
+        let opened = match found {
+            Some(opened) => opened,
+            None => Engine::new(config.clone())?,
+        };
+        *engine = (Arc::downgrade(&opened), engine.1 + 1);
+        Ok(opened)
+    }
+
+    /// Counts a context as closed; the last one stops the engine.
+    pub(crate) fn close_engine(&self, closed: &Engine) {
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.1 -= 1;
+        if engine.1 == 0 {
+            engine.0 = Weak::new();
+            drop(engine);
+            closed.stop();
         }
-        let new = Engine::new(config.clone())?;
-        *engine = Arc::downgrade(&new);
-        Ok(new)
     }
 }
 

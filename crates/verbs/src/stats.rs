@@ -95,7 +95,7 @@ fn parse(slot: u16, answer: &[u8]) -> Option<ProcessStats> {
 }
 
 /// Asks this user's running processes in this network namespace for their counters. Those that
-/// are stopped or busy beyond [`PATIENCE_NS`] are left out.
+/// do not answer within 200 ms are left out.
 pub fn processes() -> io::Result<Vec<ProcessStats>> {
     let own = Slot::claim(clock::seed()?)?;
     let others = slot::list()?.into_iter().filter(|number| *number != own.number());
@@ -133,8 +133,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_understood_and_other_requests_are_not_answered() {
-        let mut stats = Stats::default();
-        stats.rx_udp = 7;
+        let stats = Stats { rx_udp: 7, ..Stats::default() };
         let counters = Counters { relayed_in: 3, ..Counters::default() };
         let snapshot = || HwStats::new(&stats, &counters, 0);
         let bytes = answer(REQUEST, &snapshot).unwrap();

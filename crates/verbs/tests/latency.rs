@@ -96,7 +96,7 @@ fn another_process() {
     way.prepare(&node);
     let peer = meet(&node);
     for round in 0..ROUNDS {
-        let value = round as u8 + 1;
+        let value = (round as u8).wrapping_add(1);
         way.receive(&node, value);
         way.send(&node, &peer, value);
     }
@@ -110,7 +110,7 @@ fn half_round_trips(way: Way) -> Vec<Duration> {
     let ends = peer.ends;
     let mut times: Vec<Duration> = (0..ROUNDS)
         .map(|round| {
-            let value = round as u8 + 1;
+            let value = (round as u8).wrapping_add(1);
             let start = Instant::now();
             way.send(&node, &ends, value);
             way.receive(&node, value);

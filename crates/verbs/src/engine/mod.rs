@@ -5,6 +5,8 @@
 
 mod capture;
 mod handoff;
+#[cfg(test)]
+mod handoff_model;
 mod lane;
 mod progress;
 mod sockets;
@@ -130,15 +132,33 @@ impl Engine {
         }
     }
 
+    /// Ends the background thread and closes the sockets.
+    pub(crate) fn stop(&self) {
+        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if self.check_fork().is_err() {
+            // The thread is the parent's, and so are the descriptors; they are closed here, and
+            // their numbers may be another's by now.
+            std::mem::forget(progress);
+            return;
+        }
+        drop(progress);
+        if let Some(lane) = self.lane.get() {
+            lane.lock().close();
+        }
+    }
+
     /// Opens the sockets of a source address, if they are not open.
     pub(crate) fn open_address(&self, device: &Device, addr: IpAddr) -> Result<()> {
         let lane = self.lane()?;
+        if lane.lock().has_local(addr) {
+            return Ok(());
+        }
         self.start_background();
         let mtu = device.query_port(PORT)?.active_mtu;
         lane.lock().open_local(addr, device.netdev_index(), mtu)
     }
 
-    /// Opens the sockets of every address of a device; an error if none can be opened.
+    /// Opens the sockets of every address that a device has; an error if none can be opened.
     pub(crate) fn open_device(&self, device: &Device) -> Result<()> {
         let mut result = Err(VerbsError::invalid(format!(
             "{} has no address; give {} one",
@@ -187,7 +207,7 @@ impl Engine {
         match self.lane.get().filter(|_| self.hand_off.enter_leader()) {
             Some(lane) => {
                 self.lead(lane, fd, waits);
-                if self.hand_off.leave_leader(lane.deadline_ns()) {
+                if self.hand_off.leave_leader() {
                     lane.wake.signal();
                 }
             }
@@ -228,14 +248,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // A child's copy refers to descriptors that are closed and may be another's by now.
-        if self.check_fork().is_err() {
-            return;
-        }
-        drop(self.progress.get_mut().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(lane) = self.lane.get() {
-            lane.lock().close();
-        }
+        self.stop();
     }
 }
 

@@ -9,13 +9,12 @@ use std::thread::{self, JoinHandle};
 use irdma_net::clock;
 use irdma_net::netdev::{Change, Watch};
 use irdma_net::wake::{self, Interest, Poll, Ready};
-use irdma_transport::EventKind;
 
 use super::handoff::{HandOff, Memory, Turn};
 use super::lane::{Lane, NEVER};
 use super::targets::Targets;
 use crate::channel::Target;
-use crate::port::{PORT, PortState};
+use crate::port::{PORT, PortState, port_ibevent};
 
 /// The running thread.
 #[derive(Debug)]
@@ -181,8 +180,10 @@ impl Interfaces {
     fn follow(&mut self, lane: &Lane) {
         let Some(watch) = &mut self.watch else { return };
         while let Ok(Some(change)) = watch.next_change() {
-            if let Change::AddressGone { ip, .. } = change {
-                lane.lock().close_local(ip);
+            match change {
+                Change::AddressGone { ip, .. } => lane.lock().close_local(ip),
+                Change::Address { ip, usable: true, .. } => lane.lock().reopen_local(ip),
+                _ => {}
             }
         }
         let before = std::mem::take(&mut self.states);
@@ -191,14 +192,10 @@ impl Interfaces {
             let held = device.gids().addresses();
             let Ok(attr) = device.query_port(PORT) else { continue };
             if device.gids().addresses() != held {
-                context.notify(EventKind::GidChange, Target::Port(PORT));
+                context.addresses_changed();
             }
             if before.get(device.name()).is_some_and(|state| *state != attr.state) {
-                let kind = match attr.state {
-                    PortState::Active => EventKind::PortActive,
-                    PortState::Down => EventKind::PortErr,
-                };
-                context.notify(kind, Target::Port(PORT));
+                context.notify(port_ibevent(attr.state), Target::Port(PORT));
             }
             self.states.insert(device.name().into(), attr.state);
         }

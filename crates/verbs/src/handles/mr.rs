@@ -66,7 +66,7 @@ impl Pd {
         register: impl FnOnce(&MemTable, PdId) -> std::result::Result<MrInfo, MemError>,
     ) -> Result<Mr> {
         let context = &self.0.context;
-        context.engine.check_fork()?;
+        context.check()?;
         let max = context.device.limits().max_mr_size;
         if len > max {
             return Err(VerbsError::invalid(format!(

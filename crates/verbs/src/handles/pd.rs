@@ -60,7 +60,7 @@ impl PdInner {
 
     /// The domain as the transport knows it; there is one as long as the life has not ended.
     pub(crate) fn transport(&self) -> Result<Arc<transport::Pd>> {
-        self.context.engine.check_fork()?;
+        self.context.check()?;
         self.life.check(Self::WHAT)?;
         let pd = self.pd.lock().unwrap_or_else(PoisonError::into_inner);
         pd.clone().ok_or_else(|| transport::VerbsError::invalid("the protection domain is gone"))

@@ -266,7 +266,7 @@ impl QpInner {
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Init {
             context.engine.start_background();
             if self.qp_type == QpType::Ud {
-                context.engine.open_device(&context.device)?;
+                context.listen()?;
             }
         }
         let mut lane = self.lane.lock();
@@ -302,7 +302,7 @@ impl QpInner {
         self.check()?;
         let context = &self.pd.context;
         if self.qp_type == QpType::Ud {
-            context.engine.open_device(&context.device)?;
+            context.listen()?;
         }
         let ifindex = context.device.netdev_index();
         self.lane.lock().attach_mcast(self.qpn, gid, lid, ifindex)?;

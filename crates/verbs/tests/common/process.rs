@@ -21,7 +21,25 @@ pub struct Peer {
 
 impl Peer {
     pub fn start(role: &str) -> Peer {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Peer::start_with(Command::new(std::env::current_exe().unwrap()), role)
+    }
+
+    /// A process in a network namespace.
+    pub fn start_in(namespace: &str, role: &str) -> Peer {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]).arg(std::env::current_exe().unwrap());
+        Peer::start_with(command, role)
+    }
+
+    /// A process with more environment variables.
+    pub fn start_env(role: &str, variables: &[(&str, &str)]) -> Peer {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.envs(variables.iter().copied());
+        Peer::start_with(command, role)
+    }
+
+    fn start_with(mut command: Command, role: &str) -> Peer {
+        let mut child = command
             .args(["--exact", "another_process", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .stdin(Stdio::piped())
@@ -86,7 +104,7 @@ pub fn read_line() -> String {
 pub fn meet(node: &Node) -> Ends {
     println!("@ends {}", text(&node.ends()));
     let peer = parse(&read_line());
-    to_rtr(&node.qp, &peer, 0);
+    to_rtr(&node.qp, &peer, node.gid_index);
     to_rts(&node.qp, 14);
     println!("@connected");
     peer

@@ -1,0 +1,144 @@
+//! Interfaces that change under a running program, and peers in another network namespace.
+
+mod common;
+
+use std::io::Write;
+use std::process::Command;
+
+use common::process::{Peer, ROLE, line_after, meet, read_line};
+use common::{Ends, Node, eventually};
+use irdma::{Device, EventKind, PortState, QpType, SendOp};
+
+fn ip(arguments: &str) {
+    let done = Command::new("ip").args(arguments.split(' ')).status().expect("iproute2");
+    assert!(done.success(), "ip {arguments}");
+}
+
+/// Two network namespaces with a link between them, gone when dropped.
+struct Link([String; 2]);
+
+impl Link {
+    /// `None`, said on stderr, where namespaces cannot be made.
+    fn new(name: &str) -> Option<Link> {
+        let names = ["a", "b"].map(|end| format!("verbs-{name}-{end}"));
+        let made = Command::new("ip").args(["netns", "add", &names[0]]).status();
+        if !made.is_ok_and(|status| status.success()) {
+            eprintln!("SKIP: network namespaces need root and iproute2");
+            return None;
+        }
+        ip(&format!("netns add {}", names[1]));
+        let [a, b] = &names;
+        ip(&format!("-n {a} link add v0 type veth peer name v0 netns {b}"));
+        for (host, end) in [(1, a), (2, b)] {
+            ip(&format!("-n {end} addr add 10.9.0.{host}/24 dev v0"));
+            ip(&format!("-n {end} addr add 2001:db8:9::{host}/64 dev v0 nodad"));
+            ip(&format!("-n {end} link set v0 up"));
+            ip(&format!("-n {end} link set lo up"));
+        }
+        Some(Link(names))
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            let _ = Command::new("ip").args(["netns", "delete", name]).status();
+        }
+    }
+}
+
+fn device() -> Device {
+    let mut devices = Vec::new();
+    eventually("a device", || {
+        devices = Device::list().unwrap();
+        devices[0].get_netdev() == "v0" && devices[0].query_port(1).unwrap().gid_tbl_len == 2
+    });
+    devices.remove(0)
+}
+
+/// Does nothing as a test; is the main function of the other processes.
+#[test]
+fn another_process() {
+    match std::env::var(ROLE).as_deref() {
+        Ok("watch") => watch(),
+        Ok("echo 0") => echo(0),
+        Ok("echo 1") => echo(1),
+        Ok("ping 0") => ping(0),
+        Ok("ping 1") => ping(1),
+        _ => {}
+    }
+}
+
+fn watch() {
+    let node = Node::new(&device(), QpType::Ud, 64);
+    println!("@ends {}", common::process::text(&node.ends()));
+    loop {
+        let event = node.context.get_async_event().unwrap();
+        println!("@event {:?}", event.kind());
+        if event.kind() == EventKind::PortActive {
+            break;
+        }
+    }
+    assert_eq!(node.context.query_port(1).unwrap().state, PortState::Active);
+    read_line();
+}
+
+fn echo(gid_index: u8) {
+    let mut node = Node::new(&device(), QpType::Rc, 1 << 16);
+    node.gid_index = gid_index;
+    node.post_recv(1, 0, 1 << 16);
+    meet(&node);
+    let received = node.complete();
+    node.post(2, SendOp::Send { imm: None }, 0, received.byte_len as usize);
+    node.complete();
+    read_line();
+}
+
+fn ping(gid_index: u8) {
+    let mut node = Node::new(&device(), QpType::Rc, 1 << 17);
+    node.gid_index = gid_index;
+    node.post_recv(1, 1 << 16, 1 << 16);
+    meet(&node);
+    node.fill(0, 50_000, 7);
+    node.post(2, SendOp::Send { imm: None }, 0, 50_000);
+    node.complete();
+    node.complete();
+    node.expect_bytes(1 << 16, 50_000, 7);
+    read_line();
+}
+
+fn introduce(a: &mut Peer, b: &mut Peer) {
+    let (ends_a, ends_b): (Ends, Ends) = (a.ends, b.ends);
+    a.tell(&ends_b);
+    b.tell(&ends_a);
+}
+
+#[test]
+fn hosts_talk_over_ipv4_and_ipv6() {
+    let Some(link) = Link::new("talk") else { return };
+    for gid_index in 0..2 {
+        let mut a = Peer::start_in(&link.0[0], &format!("echo {gid_index}"));
+        let mut b = Peer::start_in(&link.0[1], &format!("ping {gid_index}"));
+        introduce(&mut a, &mut b);
+        b.finish();
+        a.finish();
+    }
+}
+
+#[test]
+fn a_program_hears_of_addresses_and_of_the_port() {
+    let Some(link) = Link::new("watch") else { return };
+    let [a, b] = &link.0;
+    let mut peer = Peer::start_in(a, "watch");
+    let mut next = || line_after(&mut peer.stdout, "event ");
+    ip(&format!("-n {a} addr add 10.9.0.7/24 dev v0"));
+    assert_eq!(next(), "GidChange");
+    ip(&format!("-n {a} addr del 10.9.0.7/24 dev v0"));
+    assert_eq!(next(), "GidChange");
+    ip(&format!("-n {b} link set v0 down"));
+    assert_eq!(next(), "PortErr");
+    ip(&format!("-n {b} link set v0 up"));
+    assert_eq!(next(), "PortActive");
+    peer.stdin.flush().unwrap();
+    peer.finish();
+}
