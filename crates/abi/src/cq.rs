@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::AsRawFd;
 
-use crate::boundary::{End, Ends, Errno, Kept, Object, Out, Shape, refuse};
+use crate::boundary::{End, Ends, Errno, Kept, Object, Out, Shape, set_field};
 use crate::context::Context;
 use crate::handle;
 use crate::types::{ibv_comp_channel, ibv_cq};
@@ -105,6 +105,8 @@ pub fn ack_events(cq: &Object<Cq>, count: u32) -> Result<(), Errno> {
 }
 
 /// `ibv_resize_cq(3)`.
-pub fn resize(_cq: &Object<Cq>, _cqe: c_int) -> Result<(), Errno> {
-    Err(refuse("ibv_resize_cq", libc::EOPNOTSUPP, "create a larger queue instead"))
+pub fn resize(cq: &Object<Cq>, cqe: c_int) -> Result<(), Errno> {
+    cq.handle.resize_cq(cqe as u32)?;
+    set_field!(cq, cqe, cqe);
+    Ok(())
 }
