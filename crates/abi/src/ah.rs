@@ -3,9 +3,9 @@
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 
-use irdma::{AddressVector, AhAttr, Device, Gid, Refused};
+use irdma::{AddressVector, AhAttr, Device, Gid};
 
-use crate::boundary::{Ends, Errno, In, Object, Out, Shape, refuse};
+use crate::boundary::{End, Ends, Errno, In, Object, Out, Shape, refuse};
 use crate::context::Context;
 use crate::handle;
 use crate::pd::Pd;
@@ -24,7 +24,7 @@ unsafe impl Shape for Ah {
 
 impl Ends for Ah {
     type Handle = irdma::Ah;
-    const END: fn(irdma::Ah) -> Result<(), Refused<irdma::Ah>> = |ah| {
+    const END: End<irdma::Ah> = |ah| {
         ah.destroy_ah();
         Ok(())
     };

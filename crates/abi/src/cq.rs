@@ -4,9 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::AsRawFd;
 
-use irdma::Refused;
-
-use crate::boundary::{Ends, Errno, Kept, Object, Out, Shape, refuse};
+use crate::boundary::{End, Ends, Errno, Kept, Object, Out, Shape, set_field};
 use crate::context::Context;
 use crate::handle;
 use crate::types::{ibv_comp_channel, ibv_cq};
@@ -24,8 +22,7 @@ unsafe impl Shape for CompChannel {
 
 impl Ends for CompChannel {
     type Handle = irdma::CompChannel;
-    const END: fn(irdma::CompChannel) -> Result<(), Refused<irdma::CompChannel>> =
-        irdma::CompChannel::destroy_comp_channel;
+    const END: End<irdma::CompChannel> = irdma::CompChannel::destroy_comp_channel;
 
     fn handle(&self) -> &ManuallyDrop<irdma::CompChannel> {
         &self.handle
@@ -53,7 +50,7 @@ unsafe impl Shape for Cq {
 
 impl Ends for Cq {
     type Handle = irdma::Cq;
-    const END: fn(irdma::Cq) -> Result<(), Refused<irdma::Cq>> = irdma::Cq::destroy_cq;
+    const END: End<irdma::Cq> = irdma::Cq::destroy_cq;
 
     fn handle(&self) -> &ManuallyDrop<irdma::Cq> {
         &self.handle
@@ -108,6 +105,8 @@ pub fn ack_events(cq: &Object<Cq>, count: u32) -> Result<(), Errno> {
 }
 
 /// `ibv_resize_cq(3)`.
-pub fn resize(_cq: &Object<Cq>, _cqe: c_int) -> Result<(), Errno> {
-    Err(refuse("ibv_resize_cq", libc::EOPNOTSUPP, "create a larger queue instead"))
+pub fn resize(cq: &Object<Cq>, cqe: c_int) -> Result<(), Errno> {
+    cq.handle.resize_cq(cqe as u32)?;
+    set_field!(cq, cqe, cqe);
+    Ok(())
 }

@@ -2,9 +2,7 @@
 
 use std::mem::ManuallyDrop;
 
-use irdma::Refused;
-
-use crate::boundary::{Ends, Errno, Object, Shape};
+use crate::boundary::{End, Ends, Errno, Object, Shape};
 use crate::context::Context;
 use crate::handle;
 use crate::types::ibv_pd;
@@ -23,7 +21,7 @@ unsafe impl Shape for Pd {
 
 impl Ends for Pd {
     type Handle = irdma::Pd;
-    const END: fn(irdma::Pd) -> Result<(), Refused<irdma::Pd>> = irdma::Pd::dealloc_pd;
+    const END: End<irdma::Pd> = irdma::Pd::dealloc_pd;
 
     fn handle(&self) -> &ManuallyDrop<irdma::Pd> {
         &self.handle
@@ -33,6 +31,6 @@ impl Ends for Pd {
 /// `ibv_alloc_pd(3)`.
 pub fn alloc(context: &Object<Context>) -> Result<Box<Object<Pd>>, Errno> {
     let handle = ManuallyDrop::new(context.handle.alloc_pd()?);
-    let c = ibv_pd { context: context.as_seen(), handle: handle::next(), ..ibv_pd::zeroed() };
+    let c = ibv_pd { context: context.as_seen(), handle: handle::next() };
     Ok(Object::new(c, Pd { handle, device: context.handle.device().clone() }))
 }

@@ -5,12 +5,12 @@ use std::mem::{ManuallyDrop, offset_of};
 
 use irdma::{
     Access, AddressVector, AttrMask, Gid, PORT, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    Qpn, Refused,
+    Qpn,
 };
 
 use crate::ah;
 use crate::boundary::{
-    Ends, Errno, FromC, In, InOut, Object, Out, Partial, Shape, refuse, set_field,
+    End, Ends, Errno, FromC, In, InOut, Object, Out, Partial, Shape, refuse, set_field,
 };
 use crate::context::Context;
 use crate::cq::Cq;
@@ -38,7 +38,7 @@ unsafe impl Shape for Qp {
 
 impl Ends for Qp {
     type Handle = irdma::Qp;
-    const END: fn(irdma::Qp) -> Result<(), Refused<irdma::Qp>> = irdma::Qp::destroy_qp;
+    const END: End<irdma::Qp> = irdma::Qp::destroy_qp;
 
     fn handle(&self) -> &ManuallyDrop<irdma::Qp> {
         &self.handle

@@ -3,9 +3,9 @@
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 
-use irdma::{Refused, SrqAttr};
+use irdma::SrqAttr;
 
-use crate::boundary::{Ends, Errno, In, InOut, Object, Out, Shape, refuse};
+use crate::boundary::{End, Ends, Errno, In, InOut, Object, Out, Shape, refuse};
 use crate::handle;
 use crate::pd::Pd;
 use crate::types::{IBV_SRQ_LIMIT, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
@@ -23,7 +23,7 @@ unsafe impl Shape for Srq {
 
 impl Ends for Srq {
     type Handle = irdma::Srq;
-    const END: fn(irdma::Srq) -> Result<(), Refused<irdma::Srq>> = irdma::Srq::destroy_srq;
+    const END: End<irdma::Srq> = irdma::Srq::destroy_srq;
 
     fn handle(&self) -> &ManuallyDrop<irdma::Srq> {
         &self.handle

@@ -7,7 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use clap::Args;
+use clap::error::Error;
+use clap::{Arg, ArgMatches, Args, FromArgMatches, value_parser};
+use irdma::{Config, ConfigError, KNOBS};
 
 use crate::library::{self, NoLibrary};
 use crate::program::{self, NoProgram};
@@ -29,19 +31,10 @@ LD_LIBRARY_PATH, and so do the programs that it starts. Its exit status is that 
 #[command(override_usage = "irdma run [OPTIONS] -- PROGRAM [ARGUMENTS]...")]
 #[command(after_help = EXAMPLES)]
 pub struct Run {
-    /// How much the device says on standard error
-    #[arg(long, value_name = "LEVEL", value_parser = ["error", "warn", "info", "debug", "trace"])]
-    log: Option<String>,
+    #[command(flatten)]
+    knobs: Knobs,
 
-    /// Write every packet to FILE (pcapng, for Wireshark or tshark)
-    #[arg(long, value_name = "FILE")]
-    capture: Option<PathBuf>,
-
-    /// Lose, delay or damage packets on purpose
-    #[arg(long, value_name = "SPEC")]
-    faults: Option<String>,
-
-    /// Set LD_LIBRARY_PATH only, for programs under AddressSanitizer, which must be loaded first
+    /// set LD_LIBRARY_PATH only: for programs under AddressSanitizer, which must be loaded first
     #[arg(long)]
     no_preload: bool,
 
@@ -51,9 +44,60 @@ pub struct Run {
     command: Vec<OsString>,
 }
 
+/// The values of the device's knobs, by their environment variables.
+struct Knobs(Vec<(&'static str, OsString)>);
+
+impl Args for Knobs {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command.args(KNOBS.iter().map(|knob| {
+            let arg = Arg::new(knob.flag).long(knob.flag).value_name(knob.value).help(knob.help);
+            arg.value_parser(value_parser!(OsString))
+        }))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Knobs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let given = |flag| matches.get_one::<OsString>(flag);
+        let values = KNOBS.iter().filter_map(|knob| Some((knob.variable, given(knob.flag)?)));
+        Ok(Knobs(values.map(|(variable, value)| (variable, value.clone())).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Knobs {
+    fn get(&self, variable: &str) -> Option<&OsString> {
+        self.0.iter().find(|(name, _)| *name == variable).map(|(_, value)| value)
+    }
+
+    /// Whether the program's device will understand them, and what the environment has besides.
+    fn check(&self) -> Result<(), ConfigError> {
+        let value = |variable: &str| self.get(variable).cloned().or_else(|| env::var_os(variable));
+        Config::from_lookup(|variable| Some(value(variable)?.to_string_lossy().into())).map(drop)
+    }
+
+    /// The variables; the program may change its folder before it opens a file.
+    fn variables(&self) -> impl Iterator<Item = (&'static str, OsString)> {
+        self.0.iter().map(|(variable, value)| match *variable {
+            "IRDMA_CAPTURE" => (*variable, absolute(value.as_ref()).into()),
+            _ => (*variable, value.clone()),
+        })
+    }
+}
+
 /// Why the program did not start.
 #[derive(Debug, thiserror::Error)]
 enum NotStarted {
+    #[error("{0}")]
+    Config(#[from] ConfigError),
     #[error("{0}")]
     Program(#[from] NoProgram),
     #[error("{0}")]
@@ -65,7 +109,7 @@ enum NotStarted {
 impl NotStarted {
     fn exit_code(&self) -> u8 {
         match self {
-            NotStarted::Library(_) => 125,
+            NotStarted::Config(_) | NotStarted::Library(_) => 125,
             NotStarted::Refused { .. } => 126,
             NotStarted::Program(_) => 127,
         }
@@ -88,6 +132,7 @@ impl Run {
     }
 
     fn prepare(&self) -> Result<(Command, PathBuf), NotStarted> {
+        self.knobs.check()?;
         let (name, arguments) = self.command.split_first().expect("clap requires a program");
         let program = program::find(name)?;
         if let Some(doubt) = program::doubt(&program) {
@@ -107,18 +152,11 @@ impl Run {
             let library = folder.join(library::NAMES[0]);
             variables.push(("LD_PRELOAD", before("LD_PRELOAD", library.as_os_str())));
         }
-        let capture = self.capture.as_ref().map(|file| absolute(file).into_os_string());
-        let options = [
-            ("IRDMA_LOG", self.log.as_ref().map(OsString::from)),
-            ("IRDMA_CAPTURE", capture),
-            ("IRDMA_FAULTS", self.faults.as_ref().map(OsString::from)),
-        ];
-        variables.extend(options.into_iter().filter_map(|(name, value)| Some((name, value?))));
+        variables.extend(self.knobs.variables());
         variables
     }
 }
 
-/// The program may change its folder before it opens the file.
 fn absolute(file: &Path) -> PathBuf {
     std::path::absolute(file).unwrap_or_else(|_| file.to_owned())
 }

@@ -52,10 +52,10 @@ fn exit_status_and_signal_are_the_programs() {
 #[test]
 fn options_arrive_as_variables() {
     let script = "echo $IRDMA_LOG $IRDMA_FAULTS $IRDMA_CAPTURE; cd /; echo $0";
-    let options = ["--log", "info", "--faults", "drop=0.1", "--capture", "x.pcapng"];
+    let options = ["--log", "info", "--faults", "drop=1%", "--capture", "x.pcapng"];
     let output = run(Path::new(IRDMA), &[&options[..], &["sh", "-c", script, "-v"]].concat());
     let here = std::env::current_dir().expect("a test has a folder");
-    let expected = format!("info drop=0.1 {}/x.pcapng\n-v\n", here.display());
+    let expected = format!("info drop=1% {}/x.pcapng\n-v\n", here.display());
     assert_eq!(text(&output.stdout), expected, "{output:?}");
 }
 
@@ -81,6 +81,22 @@ fn failures_tell_cause_and_remedy() {
         let output = run(Path::new(IRDMA), &["--", program]);
         assert_eq!(output.status.code(), Some(code), "{program}");
         assert!(text(&output.stderr).contains(message), "{output:?}");
+    }
+    let output = run(Path::new(IRDMA), &["--log", "loud", "--", "true"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(
+        text(&output.stderr),
+        "irdma run: IRDMA_LOG=\"loud\": use off, error, warn, info, debug or trace\n"
+    );
+}
+
+/// Every knob of the device is an option, and its help says what it does.
+#[test]
+fn help_lists_every_knob() {
+    let help = text(&run(Path::new(IRDMA), &["--help"]).stdout);
+    for knob in irdma::KNOBS {
+        let option = format!("--{} <{}>", knob.flag, knob.value);
+        assert!(help.contains(&option) && help.contains(knob.help), "{option} in {help}");
     }
 }
 

@@ -8,6 +8,7 @@ pub mod clock;
 mod cmsg;
 pub mod fd;
 pub mod fork;
+pub mod maps;
 pub mod mcast;
 pub mod netdev;
 pub mod slot;

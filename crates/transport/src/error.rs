@@ -25,6 +25,8 @@ pub enum ErrorKind {
     AddressInUse,
     /// EPERM: the system does not permit it.
     NotPermitted,
+    /// EFAULT: memory that is not there, or cannot be written.
+    Fault,
 }
 
 impl ErrorKind {
@@ -41,6 +43,7 @@ impl ErrorKind {
             ErrorKind::NoDevice => 19,
             ErrorKind::AddressInUse => 98,
             ErrorKind::NotPermitted => 1,
+            ErrorKind::Fault => 14,
         }
     }
 }

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use answer::{Answer, Count, Ended, List, Made, Plain, Size, Status, Success, Text};
 pub use args::{Bits, Buffer, FromC, In, InOut, Out, Partial};
 pub(crate) use object::set_field;
-pub use object::{Ends, Kept, Object, Owned, Shape};
+pub use object::{End, Ends, Kept, Object, Owned, Shape};
 
 /// An error number of `<errno.h>`; the refusal that it stands for has been logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

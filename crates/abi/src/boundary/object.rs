@@ -51,7 +51,7 @@ impl<S: Shape> Object<S> {
     }
 
     /// The private part alone.
-    pub fn into_own(self: Box<Self>) -> S {
+    pub fn into_own(self) -> S {
         self.own
     }
 
@@ -132,11 +132,13 @@ impl<S: Shape> FromC for Option<&Object<S>> {
     }
 }
 
+/// Destroys a handle, or gives it back.
+pub type End<H> = fn(H) -> Result<(), Refused<H>>;
+
 /// A private part with a handle that can refuse to be destroyed.
 pub trait Ends: Shape {
     type Handle;
-    /// Destroys the handle, or gives it back.
-    const END: fn(Self::Handle) -> Result<(), Refused<Self::Handle>>;
+    const END: End<Self::Handle>;
 
     fn handle(&self) -> &ManuallyDrop<Self::Handle>;
 }

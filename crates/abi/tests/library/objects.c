@@ -41,6 +41,8 @@ static void queues(struct ibv_pd *pd)
 	expect(channel && channel->context == context && channel->fd >= 0);
 	expect(cq && cq->context == context && cq->channel == channel && cq->cq_context == memory);
 	expect(cq->cqe >= 10 && !pthread_mutex_trylock(&cq->mutex) && !pthread_mutex_unlock(&cq->mutex));
+	expect(!ibv_resize_cq(cq, 20) && cq->cqe == 20);
+	expect(ibv_resize_cq(cq, 0) == EINVAL && ibv_resize_cq(cq, -1) == EINVAL && cq->cqe == 20);
 	expect(srq && srq->context == context && srq->pd == pd && srq->srq_context == cq);
 	expect(init.attr.max_wr >= 4 && init.attr.max_sge >= 2);
 	attr.srq_limit = 3;

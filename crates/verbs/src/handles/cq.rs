@@ -46,10 +46,7 @@ impl Cq {
         channel: Option<&CompChannel>,
         comp_vector: u32,
     ) -> Result<Cq> {
-        let max = context.device.limits().max_cqe;
-        if cqe == 0 || cqe > max {
-            return Err(VerbsError::invalid(format!("cqe {cqe}: ask for 1 to {max}")));
-        }
+        check_cqe(context, cqe)?;
         if comp_vector != 0 {
             return Err(VerbsError::invalid(format!(
                 "comp_vector {comp_vector}: the device has vector 0 only"
@@ -91,6 +88,12 @@ impl Cq {
         self.0.cq.capacity()
     }
 
+    /// Changes how many completions can wait; none that waits is lost. EINVAL for 0 or more than
+    /// the limit.
+    pub fn resize_cq(&self, cqe: u32) -> Result<()> {
+        self.0.resize(cqe).logged("resize_cq")
+    }
+
     /// The number that events name the queue by.
     pub fn set_cookie(&self, cookie: u64) {
         self.0.cookie.store(cookie, Ordering::Release);
@@ -116,6 +119,14 @@ impl Cq {
     }
 }
 
+fn check_cqe(context: &ContextInner, cqe: u32) -> Result<()> {
+    let max = context.device.limits().max_cqe;
+    if cqe == 0 || cqe > max {
+        return Err(VerbsError::invalid(format!("cqe {cqe}: ask for 1 to {max}")));
+    }
+    Ok(())
+}
+
 fn channel_of(context: &Arc<ContextInner>, channel: &CompChannel) -> Result<Use<CompChannelInner>> {
     if !Arc::ptr_eq(context, &channel.0.context) {
         return Err(VerbsError::invalid("the completion channel belongs to another context"));
@@ -138,6 +149,14 @@ impl CqInner {
         }
         engine.note_poll(count > 0);
         Ok(count)
+    }
+
+    fn resize(&self, cqe: u32) -> Result<()> {
+        self.context.engine.check_fork()?;
+        self.life.check(Self::WHAT)?;
+        check_cqe(&self.context, cqe)?;
+        self.cq.resize_cq(cqe as usize);
+        Ok(())
     }
 
     fn req_notify_cq(&self, arm: Arm) -> Result<()> {

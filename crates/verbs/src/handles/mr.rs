@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use irdma_mem::{Access, Buffer, MemError, MemTable, MrInfo, PdId};
+use irdma_net::maps;
 use irdma_transport::{ErrorKind, Result, VerbsError};
 
 use super::{Pd, PdInner};
@@ -26,8 +27,9 @@ impl Pd {
     /// Registers `len` bytes at `addr`, which work requests and peers name by addresses from
     /// `iova` on (`ibv_reg_mr_iova(3)`).
     ///
-    /// EINVAL for a length of 0 or above the limit, a range that wraps, address 0, or remote
-    /// write or atomics without local write; ENOMEM when keys are exhausted.
+    /// EINVAL for a length of 0 or above the limit, a range that wraps, or remote write or
+    /// atomics without local write; EFAULT for memory that is not mapped, or not writable though
+    /// `access` says so; ENOMEM when keys are exhausted.
     ///
     /// # Safety
     /// As [`irdma_mem::MemTable::reg_user_mr`]: the memory stays mapped, writable if `access`
@@ -40,8 +42,13 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<Mr> {
-        // SAFETY: our caller makes the same promise.
-        self.register(len, |mem, pd| unsafe { mem.reg_user_mr(pd, addr, len, iova, access) })
+        check_mapped(addr as u64, len, access)
+            .and_then(|()| {
+                // SAFETY: our caller makes the same promise.
+                self.register(len, |mem, pd| unsafe {
+                    mem.reg_user_mr(pd, addr, len, iova, access)
+                })
+            })
             .logged("reg_user_mr")
     }
 
@@ -81,12 +88,25 @@ impl Pd {
     }
 }
 
+/// What hardware finds out when it pins the pages. A range that wraps is for others to refuse,
+/// and where the kernel does not tell the program's promise has to do.
+fn check_mapped(addr: u64, len: u64, access: Access) -> Result<()> {
+    let write = access.contains(Access::LOCAL_WRITE);
+    let Some(end) = addr.checked_add(len) else { return Ok(()) };
+    if maps::covers(addr..end, write).unwrap_or(true) {
+        return Ok(());
+    }
+    let lack = if write { "mapped and writable" } else { "mapped" };
+    let text = format!("region of {len} bytes at {addr:#x}: not all of it is {lack}");
+    Err(VerbsError::new(ErrorKind::Fault, text))
+}
+
 fn verbs_error(error: MemError) -> VerbsError {
     let kind = match error {
-        MemError::InvalidLength { .. }
-        | MemError::InvalidAccess(_)
-        | MemError::UnknownKey(_)
-        | MemError::Fault => ErrorKind::Invalid,
+        MemError::InvalidLength { .. } | MemError::InvalidAccess(_) | MemError::UnknownKey(_) => {
+            ErrorKind::Invalid
+        }
+        MemError::Fault => ErrorKind::Fault,
         MemError::NoKeys { .. } => ErrorKind::NoMemory,
         MemError::Busy(_) => ErrorKind::Busy,
     };
