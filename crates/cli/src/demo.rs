@@ -42,7 +42,6 @@ Examples:
   irdma demo --quick --device roce_lo   in a second or two, on the loopback interface
   irdma demo --capture demo.pcapng      and keep the packets of a short exchange there
   irdma demo --json | jq '.results[] | select(.size == 8)'
-  IRDMA_FAULTS=drop=1% irdma demo --quick    how reliable connections repair losses
 
 Exit status: 0 every byte was right; 1 a byte was wrong, or something failed, and the message says
 operation, size and offset; 2 wrong usage; 3 there is no device.";
