@@ -39,7 +39,7 @@ The last part sends to a multicast group that members join and leave.
 
 Examples:
   irdma demo                            on the device that programs find first
-  irdma demo --quick --device roce_lo   in a second or two, on the loopback interface
+  irdma demo --quick --device roce_lo   in a few seconds, on the loopback interface
   irdma demo --capture demo.pcapng      and keep the packets of a short exchange there
   irdma demo --json | jq '.results[] | select(.size == 8)'
 

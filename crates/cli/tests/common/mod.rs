@@ -77,6 +77,9 @@ pub fn in_namespace_with(irdma: &Path, script: &str) -> Option<Output> {
     if !possible.is_ok_and(|output| output.status.success()) {
         return skip("no network namespace can be made");
     }
+    if Command::new("ip").arg("-V").output().is_err() {
+        return skip("there is no `ip` (package iproute2) to bring an interface up");
+    }
     let mut command = Command::new("unshare");
     command.args([options, "sh", "-ec", script]).env("IRDMA", irdma).current_dir("/");
     Some(clean(command).output().expect("unshare starts"))
