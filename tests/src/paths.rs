@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::Program;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
+const LIBRARY: &str = "libirdma_abi.so";
 const C_FLAGS: &str = "-std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror";
 /// Each C program and the files it is made of, besides its own.
 const C_PROGRAMS: [(&str, &[&str]); 8] = [
@@ -85,7 +86,7 @@ fn build_irdma() -> PathBuf {
 /// # Panics
 /// When it cannot be copied.
 pub fn irdma_for_everyone() -> PathBuf {
-    let folder = env::temp_dir().join(format!("irdma-tests-{}", fingerprint(&[irdma()])));
+    let folder = env::temp_dir().join(format!("irdma-tests-{}", irdma_fingerprint()));
     install(&folder);
     folder.join("irdma")
 }
@@ -95,28 +96,27 @@ pub fn irdma_for_everyone() -> PathBuf {
 /// # Panics
 /// When it cannot be copied.
 pub fn irdma_for_peer() -> PathBuf {
-    let folder = scratch().join(format!("irdma-{}", fingerprint(&[irdma()])));
+    let folder = scratch().join(format!("irdma-{}", irdma_fingerprint()));
     install(&folder);
     folder.join("irdma")
 }
 
-/// Copies the command and every shared library beside it.
+/// A name for this state of the command and its library.
+fn irdma_fingerprint() -> String {
+    let folder = irdma().parent().expect("the command lies in a folder");
+    fingerprint(&[irdma().to_owned(), folder.join(LIBRARY), folder.join("deps").join(LIBRARY)])
+}
+
+/// Copies the command and its library, which cargo leaves in `deps`, to one folder.
 fn install(folder: &Path) {
     let from = irdma().parent().expect("the command lies in a folder");
-    let fail = |e| -> ! { panic!("cannot copy the command to {}: {e}", folder.display()) };
-    let list = || -> std::io::Result<()> {
-        fs::create_dir_all(folder)?;
-        for entry in fs::read_dir(from)? {
-            let path = entry?.path();
-            let is_library = path.extension().is_some_and(|extension| extension == "so");
-            if is_library || path == irdma() {
-                let to = folder.join(path.file_name().expect("a file has a name"));
-                copy_once(&path, &to)?;
-            }
-        }
-        Ok(())
-    };
-    list().unwrap_or_else(|e| fail(e));
+    let library = [from.join(LIBRARY), from.join("deps").join(LIBRARY)];
+    let library = library.iter().find(|path| path.exists());
+    let library = library.unwrap_or_else(|| panic!("no {LIBRARY} below {}", from.display()));
+    let copied = fs::create_dir_all(folder)
+        .and_then(|()| copy_once(library, &folder.join(LIBRARY)))
+        .and_then(|()| copy_once(irdma(), &folder.join("irdma")));
+    copied.unwrap_or_else(|e| panic!("cannot copy the command to {}: {e}", folder.display()));
 }
 
 /// Puts the file there in one step, so that nobody runs half of it.

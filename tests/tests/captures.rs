@@ -81,7 +81,7 @@ fn our_own_captures_hold_every_operation() {
 }
 
 #[test]
-fn one_host_is_captured_over_the_wire() {
+fn one_host_captures_itself() {
     need!([Need::Root, Need::Shared], tools(TOOLS));
     let lan = Lan::one_host();
     let (server, at_server) = with_capture(lan.a());

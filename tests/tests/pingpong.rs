@@ -52,7 +52,7 @@ fn every_size(server: &Host, client: &Host, name: &str) {
 /// Defaults, completion events, and 1,000 rounds of 4096 bytes (1024 for datagrams).
 fn usual_ways(server: &Host, client: &Host, family: Family) {
     for name in PROGRAMS {
-        for words in ["", "-e", "-n 100 -r 10"] {
+        for words in ["", "-e", "-n 100 -r 20"] {
             let words = match name {
                 "ibv_ud_pingpong" => format!("{words} -s 1024"),
                 _ => words.to_owned(),

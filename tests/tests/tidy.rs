@@ -6,11 +6,18 @@ use std::path::{Path, PathBuf};
 use irdma_tests::paths;
 
 const LINE_LIMIT: usize = 100;
+/// Of a line with a literal, which rustfmt does not break.
+const LITERAL_LIMIT: usize = 106;
 const FILE_LIMIT: usize = 600;
 
 /// The only places with `unsafe`: folders end with a slash.
-const MAY_BE_UNSAFE: [&str; 4] =
-    ["crates/mem/src/region.rs", "crates/net/src/sys", "crates/verbs/src/", "crates/abi/"];
+const MAY_BE_UNSAFE: [&str; 5] = [
+    "crates/mem/src/region.rs",
+    "crates/net/src/sys",
+    "crates/verbs/src/",
+    "crates/verbs/tests/",
+    "crates/abi/",
+];
 
 /// Crates whose code must hold `#![forbid(unsafe_code)]`.
 const FORBID: [&str; 5] = [
@@ -21,17 +28,17 @@ const FORBID: [&str; 5] = [
     "tests/src/lib.rs",
 ];
 
-/// Floors that know neither time nor sockets.
+/// Floors that know neither time nor sockets, and what would bring them in.
 const PURE: [&str; 3] = ["crates/wire/src/", "crates/mem/src/", "crates/transport/src/"];
 const OUTSIDE: [&str; 8] = [
     "Instant::now",
     "SystemTime",
-    "std::net::",
     "UdpSocket",
     "TcpStream",
-    "std::thread",
+    "TcpListener",
     "std::fs",
     "std::env",
+    "std::process",
 ];
 
 /// Words that must not be in a finished file; in two parts, so that this one does not hold them.
@@ -113,8 +120,10 @@ fn lines_are_short() {
             } else if in_table && line.starts_with(['}', ']', ')']) {
                 in_table = false;
             }
-            if !in_table && line.chars().count() > LINE_LIMIT && !line.contains("://") {
-                found.push(format!("{}:{number}: {} columns", source.path, line.chars().count()));
+            let columns = line.chars().count();
+            let limit = if line.contains('"') { LITERAL_LIMIT } else { LINE_LIMIT };
+            if !in_table && columns > limit && !line.contains("://") {
+                found.push(format!("{}:{number}: {columns} columns", source.path));
             }
         }
         found

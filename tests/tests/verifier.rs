@@ -71,14 +71,6 @@ fn one_host_every_dimension() {
 }
 
 #[test]
-fn one_host_over_the_wire() {
-    need!([Need::Root], tools(["cc"]));
-    let lan = Lan::one_host();
-    let host = lan.a().with_options(&["--force-wire"]);
-    every_dimension(&host, &host, Family::V4);
-}
-
-#[test]
 fn two_hosts_every_size() {
     need!([Need::Root], tools(["cc"]));
     let lan = Lan::two_hosts();

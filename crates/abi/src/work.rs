@@ -109,12 +109,14 @@ pub unsafe fn send_wr<'a>(
     } else {
         SendData::Sges(sges)
     };
-    let ud = match qp.handle.qp_type() {
-        // SAFETY: requests on datagram queue pairs have this member.
-        QpType::Ud => Some(datagram(unsafe { &wr.wr.ud })?),
-        QpType::Rc | QpType::Uc => None,
+    let op = operation(wr)?;
+    let ud = match (qp.handle.qp_type(), op) {
+        // SAFETY: requests for datagrams have this member.
+        (QpType::Ud, SendOp::Send { .. }) => Some(datagram(unsafe { &wr.wr.ud })?),
+        // Of any other request the member may be a remote address.
+        _ => None,
     };
-    Ok(SendWr { wr_id: wr.wr_id, op: operation(wr)?, flags, data, ud })
+    Ok(SendWr { wr_id: wr.wr_id, op, flags, data, ud })
 }
 
 /// Inline data arrives below as one run of bytes, so its elements are counted here.

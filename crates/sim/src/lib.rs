@@ -7,6 +7,7 @@
 
 mod link;
 mod node;
+pub mod script;
 mod seeds;
 mod side;
 mod trace;
@@ -19,4 +20,4 @@ pub use seeds::check_seeds;
 pub use side::{Side, pattern};
 pub use trace::Trace;
 pub use traffic::{Failure, Kind, Scenario, run};
-pub use world::{Datagram, QpRef, World};
+pub use world::{Datagram, Filter, QpRef, World};

@@ -38,6 +38,9 @@ pub struct Datagram {
     pub bytes: Vec<u8>,
 }
 
+/// Decides which packets are lost, by time and content.
+pub type Filter = Box<dyn FnMut(Instant, &Datagram) -> bool>;
+
 /// A queue pair of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpRef {
@@ -75,6 +78,8 @@ pub struct World {
     pub trace: Trace,
     /// Effects that endpoints asked for, by node; groups are joined by the world itself.
     pub effects: Vec<(usize, Effect)>,
+    /// Sees every packet before its link does; those that it says `false` to are lost.
+    pub filter: Option<Filter>,
     now: Instant,
     rng: Rng,
     links: BTreeMap<(usize, usize), Link>,
@@ -94,6 +99,7 @@ impl World {
             nodes: Vec::new(),
             trace: Trace::new(capturing),
             effects: Vec::new(),
+            filter: None,
             now: Instant::from_millis(1),
             rng: Rng::new(seed),
             links: BTreeMap::new(),
@@ -243,6 +249,10 @@ impl World {
             bytes: bytes.to_vec(),
         };
         self.trace.sent(self.now, &datagram);
+        let now = self.now;
+        if self.filter.as_mut().is_some_and(|filter| !filter(now, &datagram)) {
+            return;
+        }
         for to in self.receivers(datagram.dst) {
             self.carry(from, to, datagram.clone());
         }

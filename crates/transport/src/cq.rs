@@ -33,6 +33,8 @@ pub(crate) enum Pushed {
 #[derive(Debug, Default)]
 struct Ring {
     entries: VecDeque<Wc>,
+    /// How many of the oldest entries came before a resize: they take no room.
+    retired: usize,
     capacity: usize,
     arm: Arm,
     overflowed: bool,
@@ -83,8 +85,17 @@ impl Cq {
         for (slot, wc) in out.iter_mut().zip(ring.entries.drain(..count)) {
             *slot = wc;
         }
+        ring.retired = ring.retired.saturating_sub(count);
         self.count.store(ring.entries.len(), Ordering::Release);
         count
+    }
+
+    /// Changes the size. Waiting completions are kept, also more than `capacity`, and come first
+    /// (`ibv_resize_cq(3)`, seed row 29).
+    pub fn resize_cq(&self, capacity: usize) {
+        let mut ring = self.lock();
+        ring.retired = ring.entries.len();
+        ring.capacity = capacity;
     }
 
     /// Asks for one event at the next completion that `arm` covers; the wider request wins.
@@ -103,6 +114,8 @@ impl Cq {
     /// Removes the completions of a dying queue pair, keeping the order of the others.
     pub fn clean_cqes(&self, qpn: Qpn) {
         let mut ring = self.lock();
+        let old = ring.retired.min(ring.entries.len());
+        ring.retired = ring.entries.range(..old).filter(|wc| wc.qpn != qpn).count();
         ring.entries.retain(|wc| wc.qpn != qpn);
         self.count.store(ring.entries.len(), Ordering::Release);
     }
@@ -113,7 +126,7 @@ impl Cq {
         if ring.overflowed {
             return Pushed::Dead;
         }
-        if ring.entries.len() >= ring.capacity {
+        if ring.entries.len() - ring.retired >= ring.capacity {
             ring.overflowed = true;
             return Pushed::Overflow;
         }
@@ -134,5 +147,85 @@ impl Cq {
     fn lock(&self) -> MutexGuard<'_, Ring> {
         // A panic elsewhere cannot leave the ring half-changed: every change is one call.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wc(wr_id: u64, qpn: u32) -> Wc {
+        Wc { wr_id, qpn: Qpn::new(qpn), ..Wc::default() }
+    }
+
+    fn ids(cq: &Cq) -> Vec<u64> {
+        let mut out = [Wc::default(); 16];
+        let count = cq.poll_cq(&mut out);
+        out[..count].iter().map(|wc| wc.wr_id).collect()
+    }
+
+    #[test]
+    fn completions_come_out_in_order_and_once() {
+        let cq = Cq::new(1, 4);
+        for wr_id in 0..3 {
+            assert_eq!(cq.push(wc(wr_id, 1)), Pushed::Quiet);
+        }
+        let mut out = [Wc::default(); 2];
+        assert_eq!((cq.poll_cq(&mut out), out.map(|wc| wc.wr_id)), (2, [0, 1]));
+        assert_eq!((ids(&cq), ids(&cq)), (vec![2], vec![]));
+    }
+
+    #[test]
+    fn an_overflow_is_said_once_and_loses_only_what_came_after() {
+        let cq = Cq::new(1, 2);
+        let pushed = [0, 1, 2, 3].map(|wr_id| cq.push(wc(wr_id, 1)));
+        assert_eq!(pushed, [Pushed::Quiet, Pushed::Quiet, Pushed::Overflow, Pushed::Dead]);
+        assert_eq!(ids(&cq), [0, 1]);
+        assert_eq!(cq.push(wc(4, 1)), Pushed::Dead);
+    }
+
+    #[test]
+    fn arming_is_one_shot_and_the_wider_request_wins() {
+        let solicited = Wc { solicited: true, ..wc(1, 1) };
+        let failed = Wc { status: WcStatus::WrFlushErr, ..wc(1, 1) };
+        for (arms, completion, wakes) in [
+            (vec![], solicited, false),
+            (vec![Arm::Solicited], wc(1, 1), false),
+            (vec![Arm::Solicited], solicited, true),
+            (vec![Arm::Solicited], failed, true),
+            (vec![Arm::Any], wc(1, 1), true),
+            (vec![Arm::Solicited, Arm::Any], wc(1, 1), true),
+            (vec![Arm::Any, Arm::Solicited], wc(1, 1), true),
+        ] {
+            let cq = Cq::new(1, 8);
+            arms.iter().for_each(|arm| cq.req_notify_cq(*arm));
+            assert_eq!(cq.push(completion) == Pushed::Signal, wakes, "{arms:?}");
+            let armed = !wakes && !arms.is_empty();
+            assert_eq!(cq.push(failed) == Pushed::Signal, armed, "an event disarms: {arms:?}");
+        }
+    }
+
+    #[test]
+    fn the_completions_of_one_queue_pair_can_go() {
+        let cq = Cq::new(1, 8);
+        for (wr_id, qpn) in [(0, 1), (1, 2), (2, 1), (3, 3)] {
+            cq.push(wc(wr_id, qpn));
+        }
+        cq.clean_cqes(Qpn::new(1));
+        assert_eq!((cq.len(), ids(&cq)), (2, vec![1, 3]));
+    }
+
+    #[test]
+    fn a_resize_keeps_more_than_fits() {
+        let cq = Cq::new(1, 4);
+        for n in 0..4 {
+            cq.push(wc(n.into(), n));
+        }
+        cq.resize_cq(1);
+        assert_eq!((cq.push(wc(4, 9)), cq.capacity()), (Pushed::Quiet, 1));
+        cq.clean_cqes(Qpn::new(2));
+        assert_eq!(ids(&cq), [0, 1, 3, 4]);
+        assert_eq!(cq.push(wc(5, 9)), Pushed::Quiet);
+        assert_eq!(cq.push(wc(6, 9)), Pushed::Overflow);
     }
 }

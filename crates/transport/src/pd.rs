@@ -67,3 +67,30 @@ impl PdTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn domains_differ_and_their_number_is_limited() {
+        let table = PdTable::new(2);
+        let (a, b) = (table.alloc_pd().unwrap(), table.alloc_pd().unwrap());
+        assert_ne!(a.id(), b.id());
+        assert_eq!(table.alloc_pd().unwrap_err().errno(), 75);
+        table.dealloc_pd(b).unwrap();
+        let c = table.alloc_pd().unwrap();
+        assert_ne!(a.id(), c.id());
+    }
+
+    #[test]
+    fn a_domain_in_use_stays() {
+        let table = PdTable::new(2);
+        let pd = table.alloc_pd().unwrap();
+        let user = Arc::clone(&pd);
+        let (pd, error) = table.dealloc_pd(pd).unwrap_err();
+        assert_eq!(error.errno(), 16);
+        drop(user);
+        table.dealloc_pd(pd).unwrap();
+    }
+}

@@ -106,3 +106,50 @@ impl Srq {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use irdma_mem::Sge;
+
+    use super::*;
+    use crate::pd::PdTable;
+
+    fn srq(max_wr: u32) -> Result<Srq> {
+        let pd = PdTable::new(8).alloc_pd()?;
+        Srq::create_srq(1, pd, SrqAttr { max_wr, max_sge: 1, srq_limit: 9 })
+    }
+
+    fn post(srq: &Srq, wr_id: u64) -> Result<()> {
+        srq.post_srq_recv(&RecvWr { wr_id, sges: &[Sge::default()] })
+    }
+
+    #[test]
+    fn requests_come_out_in_order_up_to_the_limit() {
+        let srq = srq(2).unwrap();
+        post(&srq, 1).unwrap();
+        post(&srq, 2).unwrap();
+        assert_eq!(post(&srq, 3).unwrap_err().errno(), 12);
+        let two = RecvWr { wr_id: 4, sges: &[Sge::default(); 2] };
+        assert_eq!(srq.post_srq_recv(&two).unwrap_err().errno(), 22);
+        let taken = [srq.pop(), srq.pop(), srq.pop()];
+        assert_eq!(taken.map(|taken| taken.map(|(wqe, _)| wqe.wr_id)), [Some(1), Some(2), None]);
+    }
+
+    #[test]
+    fn the_limit_is_crossed_once_for_each_arming() {
+        let srq = srq(8).unwrap();
+        (0..8).for_each(|wr_id| post(&srq, wr_id).unwrap());
+        assert_eq!(srq.query_srq().srq_limit, 0, "the limit of creation is ignored");
+        assert_eq!(srq.modify_srq(9).unwrap_err().errno(), 22);
+        srq.modify_srq(7).unwrap();
+        let crossed = [(); 4].map(|()| srq.pop().unwrap().1);
+        assert_eq!((crossed, srq.query_srq().srq_limit), ([false, true, false, false], 0));
+        srq.modify_srq(7).unwrap();
+        assert!(srq.pop().unwrap().1, "armed below the limit, it is crossed at once");
+    }
+
+    #[test]
+    fn an_empty_queue_is_refused() {
+        assert_eq!(srq(0).unwrap_err().errno(), 22);
+    }
+}

@@ -58,3 +58,39 @@ impl Timers {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: TimerKey = TimerKey::Qp(1);
+    const B: TimerKey = TimerKey::Peer(1);
+
+    fn at(ns: u64) -> Instant {
+        Instant::from_nanos(ns)
+    }
+
+    #[test]
+    fn the_earliest_deadline_of_each_key_counts() {
+        let mut timers = Timers::default();
+        timers.arm(A, at(10));
+        timers.arm(B, at(7));
+        timers.arm(A, at(5));
+        timers.arm(A, at(20));
+        assert_eq!(timers.next(), Some(at(5)));
+        assert_eq!(timers.pop_due(at(4)), None);
+        assert_eq!([timers.pop_due(at(9)), timers.pop_due(at(9))], [Some(A), Some(B)]);
+        assert_eq!((timers.pop_due(at(99)), timers.next()), (None, None));
+    }
+
+    #[test]
+    fn replaced_deadlines_do_not_pile_up() {
+        let mut timers = Timers::default();
+        for round in 0..10_000 {
+            timers.arm(A, at(1_000_000 + round));
+            timers.arm(A, at(round));
+            assert_eq!(timers.pop_due(at(round)), Some(A));
+        }
+        assert!(timers.heap.len() < 200, "{}", timers.heap.len());
+    }
+}

@@ -215,7 +215,10 @@ pub(crate) enum Target {
 impl Waiting {
     /// Whether the event is about the object at `address`.
     pub(crate) fn is_about<T>(&self, object: *const T) -> bool {
-        matches!(&self.target, Target::Object(subject) if std::ptr::addr_eq(subject.as_ptr(), object))
+        match &self.target {
+            Target::Object(subject) => std::ptr::addr_eq(subject.as_ptr(), object),
+            Target::Port(_) | Target::Device => false,
+        }
     }
 
     /// Hands the event out; `None` if its object is gone.

@@ -1,4 +1,66 @@
 //! RDMA verbs in user space: devices, queue pairs, completion queues, memory regions.
+//!
+//! A device is a network interface; what it sends is RoCEv2 over UDP sockets, without privileges.
+//! A session: open, register, connect, send, poll. Here one process talks to itself.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use irdma::*;
+//!
+//! # fn main() -> Result<()> {
+//! let device = Device::list()?.pop().expect("a device: the loopback interface is the last");
+//! let context = device.open()?;
+//! let pd = context.alloc_pd()?;
+//! let cq = context.create_cq(16, None, 0)?;
+//! let buffer = Arc::new(Buffer::zeroed(64));
+//! let mr = pd.reg_buffer(&buffer, 0..64, Access::LOCAL_WRITE)?;
+//!
+//! let cap = QpCap {
+//!     max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0,
+//! };
+//! let init = QpInitAttr {
+//!     qp_type: QpType::Rc, send_cq: &cq, recv_cq: &cq, srq: None, cap,
+//!     sq_sig_all: true, block_self_mcast: false,
+//! };
+//! let qp = pd.create_qp(&init)?;
+//!
+//! // The peer's number, GID and PSNs come by other means: a TCP connection, a file, ...
+//! let peer = (qp.qpn(), context.query_gid(PORT, 0)?);
+//! let mut attr = QpAttr { state: QpState::Init, port: PORT, ..QpAttr::default() };
+//! use AttrMask as M;
+//! qp.modify_qp(&attr, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS)?;
+//! attr = QpAttr {
+//!     state: QpState::Rtr, path_mtu: 1024, dest_qpn: peer.0, min_rnr_timer: 12,
+//!     av: AddressVector { dgid: peer.1, ..AddressVector::default() }, ..attr
+//! };
+//! let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+//! qp.modify_qp(&attr, M::STATE | rtr | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER)?;
+//! attr = QpAttr { state: QpState::Rts, timeout: 14, retry_cnt: 7, rnr_retry: 7, ..attr };
+//! let rts = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
+//! qp.modify_qp(&attr, M::STATE | rts)?;
+//!
+//! buffer.write(0, b"over the wire");
+//! let part = |offset| [Sge { addr: buffer.addr() + offset, length: 13, lkey: mr.lkey() }];
+//! qp.post_recv(&RecvWr { wr_id: 1, sges: &part(32) })?;
+//! qp.post_send(&SendWr {
+//!     wr_id: 2, op: SendOp::Send { imm: None }, flags: SendFlags::empty(),
+//!     data: SendData::Sges(&part(0)), ud: None,
+//! })?;
+//! let mut completions = [Wc::default()];
+//! for _ in 0..2 {
+//!     while cq.poll_cq(&mut completions)? == 0 {}
+//!     assert_eq!(completions[0].status, WcStatus::Success);
+//! }
+//! let mut received = [0; 13];
+//! buffer.read(32, &mut received);
+//! assert_eq!(&received, b"over the wire");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Verbs have the names of the kernel driver's functions. A refused verb changes nothing, and says
+//! why in its [`VerbsError`] and, with `IRDMA_LOG=info`, on stderr.
+#![cfg_attr(test, allow(clippy::duplicate_mod, reason = "the hand-off's model is its source"))]
 
 mod channel;
 mod config;

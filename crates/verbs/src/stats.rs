@@ -95,7 +95,7 @@ fn parse(slot: u16, answer: &[u8]) -> Option<ProcessStats> {
 }
 
 /// Asks this user's running processes in this network namespace for their counters. Those that
-/// are stopped or busy beyond [`PATIENCE_NS`] are left out.
+/// do not answer within 200 ms are left out.
 pub fn processes() -> io::Result<Vec<ProcessStats>> {
     let own = Slot::claim(clock::seed()?)?;
     let others = slot::list()?.into_iter().filter(|number| *number != own.number());

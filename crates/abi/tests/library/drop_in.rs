@@ -51,6 +51,19 @@ fn functions_without_a_device_answer_as_rdma_core_does() {
     assert_eq!(text(&ours), text(&theirs));
 }
 
+/// What a program sees of objects, queries and events over the loopback device.
+#[test]
+fn objects_are_what_the_headers_promise() {
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        return crate::skip("no headers (package libibverbs-dev)");
+    }
+    let names = folder_of_names();
+    for source in ["queries.c", "objects.c", "events.c"] {
+        let program = crate::compile(source, names.path(), &["-libverbs", "-lpthread"]);
+        crate::assert_success(&run(&program, &[], names.path()), source);
+    }
+}
+
 /// Providers' constructors and ld.so's version checks run before `main`.
 #[test]
 fn debians_programs_load() {

@@ -3,6 +3,8 @@
 mod attr;
 mod complete;
 mod modify;
+#[cfg(test)]
+mod modify_table;
 mod post;
 mod state;
 

@@ -72,9 +72,7 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
         (Rts, Rts) | (Sqd, Rts) => (NONE, by_type(RC_LIVE, UC_LIVE, UD_ANY)),
         (Rts, Sqd) => (NONE, M::EN_SQD_ASYNC_NOTIFY),
         (Sqd, Sqd) => (NONE, by_type(RC_SQD, UC_SQD, union(&[M::PKEY_INDEX, M::QKEY]))),
-        (Sqe, Rts) if qp_type != QpType::Rc => {
-            (NONE, by_type(NONE, union(&[M::CUR_STATE, M::ACCESS_FLAGS]), UD_ANY))
-        }
+        (Sqe, Rts) => (NONE, by_type(NONE, union(&[M::CUR_STATE, M::ACCESS_FLAGS]), UD_ANY)),
         _ => return None,
     };
     Some(Transition { required, optional })

@@ -10,6 +10,9 @@ use crate::error::DropReason;
 use crate::qp::{Qp, QpState};
 use crate::wc::WcStatus;
 
+/// Requests on their way after which a receiver that was not ready counts as ready.
+const RNR_LIMIT: u32 = 256;
+
 /// How far an acknowledgement reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
@@ -105,6 +108,8 @@ impl Qp {
 
     fn retire_front(&mut self, cx: &mut Cx) {
         self.complete_front_send(cx, WcStatus::Success);
+        let doubled = self.req.after_rnr.map(|most| most * 2);
+        self.req.after_rnr = doubled.filter(|most| *most < RNR_LIMIT);
         if let Some(status) = self.sq.front().and_then(|wqe| wqe.failure) {
             self.fail_front_send(cx, status);
         }

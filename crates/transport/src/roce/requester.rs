@@ -42,6 +42,9 @@ pub(crate) struct Requester {
     pub(crate) retry_left: u8,
     pub(crate) rnr_left: u8,
     pub(crate) rnr_until: Option<Instant>,
+    /// After an RNR, how many requests may be on their way: one at first, twice as many with each
+    /// that completes. What is sent beyond the peer's receive requests is thrown away.
+    pub(crate) after_rnr: Option<u32>,
     pub(crate) ack_deadline: Option<Instant>,
     /// The `una` whose gap was already answered by going back.
     pub(crate) rewound_at: Option<Psn>,
@@ -178,6 +181,9 @@ impl Qp {
         }
         let (at, packet) = self.req.cursor;
         let wqe = self.sq.get(at).ok_or(Stop::Wait)?;
+        if self.req.after_rnr.is_some_and(|most| at >= most as usize) {
+            return Err(Stop::Wait);
+        }
         if wqe.failure.is_some() || matches!(wqe.op, SendOp::LocalInvalidate { .. }) {
             return Err(Stop::Wait);
         }

@@ -122,6 +122,7 @@ impl Qp {
         self.rewind(cx);
         let until = cx.now + rnr_timer_ns(timer);
         self.req.rnr_until = Some(until);
+        self.req.after_rnr = Some(1);
         self.req.ack_deadline = None;
         cx.timers.arm(TimerKey::Qp(self.index()), until);
     }

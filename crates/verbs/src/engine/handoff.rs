@@ -27,7 +27,7 @@ const LOOSE_AFTER: i32 = 64;
 /// Empty polls in a row that show the contrary.
 const POLLING_AFTER: u32 = 1000;
 /// Ticks in a row with the same leader before the thread parks.
-const PARK_AFTER: u32 = 50;
+const PARK_AFTER: u32 = if cfg!(test) { 5 } else { 50 };
 
 /// A thread that had work this recently expects more.
 const ACTIVE_NS: u64 = 10_000_000;
@@ -128,13 +128,13 @@ impl HandOff {
         entered
     }
 
-    /// The leader goes back to the program, with the lane's deadline where it is. `true`: wake
-    /// the thread.
-    pub(crate) fn leave_leader(&self, deadline_ns: u64) -> bool {
+    /// The leader goes back to the program. `true`: wake the thread.
+    ///
+    /// A thread that waits for packets needs no call: what woke the leader is there for it, too.
+    pub(crate) fn leave_leader(&self) -> bool {
         self.leader_until.store(0, Ordering::SeqCst);
         self.leader.store(false, Ordering::SeqCst);
         self.thread.load(Ordering::SeqCst) == PARKED
-            || self.sleeps_until.load(Ordering::SeqCst) > deadline_ns
     }
 
     /// The leader is about to sleep until `until_ns`; it must look at the deadline once more

@@ -241,9 +241,13 @@ impl LaneInner {
         }
     }
 
+    pub(crate) fn has_local(&self, addr: IpAddr) -> bool {
+        self.endpoint.has_local(addr)
+    }
+
     /// Makes an address usable as a source and listens on it.
     pub(crate) fn open_local(&mut self, addr: IpAddr, ifindex: u32, mtu: u32) -> Result<()> {
-        if self.traffic.sockets().has_local(addr) {
+        if self.has_local(addr) {
             return Ok(());
         }
         self.lost.retain(|lost| lost.addr != addr);

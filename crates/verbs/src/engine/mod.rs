@@ -5,6 +5,8 @@
 
 mod capture;
 mod handoff;
+#[cfg(test)]
+mod handoff_model;
 mod lane;
 mod progress;
 mod sockets;
@@ -148,6 +150,9 @@ impl Engine {
     /// Opens the sockets of a source address, if they are not open.
     pub(crate) fn open_address(&self, device: &Device, addr: IpAddr) -> Result<()> {
         let lane = self.lane()?;
+        if lane.lock().has_local(addr) {
+            return Ok(());
+        }
         self.start_background();
         let mtu = device.query_port(PORT)?.active_mtu;
         lane.lock().open_local(addr, device.netdev_index(), mtu)
@@ -202,7 +207,7 @@ impl Engine {
         match self.lane.get().filter(|_| self.hand_off.enter_leader()) {
             Some(lane) => {
                 self.lead(lane, fd, waits);
-                if self.hand_off.leave_leader(lane.deadline_ns()) {
+                if self.hand_off.leave_leader() {
                     lane.wake.signal();
                 }
             }

@@ -119,10 +119,6 @@ impl Sockets {
         Sockets { poll, locals: Vec::new(), groups: Vec::new(), overflows: 0 }
     }
 
-    pub(crate) fn has_local(&self, addr: IpAddr) -> bool {
-        self.locals().any(|local| local.addr == addr)
-    }
-
     pub(crate) fn locals(&self) -> impl Iterator<Item = &Local> {
         self.locals.iter().flatten()
     }

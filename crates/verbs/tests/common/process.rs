@@ -31,6 +31,13 @@ impl Peer {
         Peer::start_with(command, role)
     }
 
+    /// A process with more environment variables.
+    pub fn start_env(role: &str, variables: &[(&str, &str)]) -> Peer {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.envs(variables.iter().copied());
+        Peer::start_with(command, role)
+    }
+
     fn start_with(mut command: Command, role: &str) -> Peer {
         let mut child = command
             .args(["--exact", "another_process", "--nocapture", "--test-threads=1"])

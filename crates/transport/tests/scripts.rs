@@ -1,0 +1,12 @@
+//! Packet scripts: this arrives, exactly that is sent and completed. One rule a test.
+
+mod hostile;
+mod mcast_group;
+mod rc_duplicate;
+mod rc_nak;
+mod rc_request;
+mod rc_respond;
+mod rc_retry;
+mod rc_state;
+mod uc_message;
+mod ud_datagram;

@@ -1,0 +1,280 @@
+//! The hand-off under every schedule: the same source over model atomics.
+//!
+//! The world is a lane with packets and a timer, a background thread that does what the real one
+//! does, and programs that wait, post and leave. A wake-up that is lost leaves all of them blocked,
+//! which the explorer reports as a deadlock.
+
+/// The model's atomics.
+mod sync {
+    pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+}
+
+#[path = "handoff.rs"]
+mod handoff;
+
+use shuttle::sync::{Arc, Condvar, Mutex, MutexGuard};
+use shuttle::thread;
+
+use handoff::{HandOff, Memory, Sleeper, Turn};
+
+const NEVER: u64 = u64::MAX;
+const GRACE_NS: u64 = 4_000_000;
+const SCHEDULES: usize = 1_000;
+
+#[derive(Default)]
+struct State {
+    /// Packets that wait in the sockets.
+    packets: u32,
+    /// A timer that is due, as soon as someone looks.
+    timer: bool,
+    /// A completion event waits on the channel.
+    event: bool,
+    /// The thread's wake-up descriptor, and the leader's.
+    wake: bool,
+    kick: bool,
+    stop: bool,
+    now_ns: u64,
+}
+
+struct World {
+    /// Held by a program's call that runs the lane.
+    lane: Mutex<()>,
+    state: Mutex<State>,
+    changed: Condvar,
+    hand_off: HandOff,
+    deadline_ns: sync::AtomicU64,
+}
+
+impl World {
+    fn new() -> Arc<World> {
+        Arc::new(World {
+            lane: Mutex::new(()),
+            // Far from zero, so that nothing counts as recent.
+            state: Mutex::new(State { now_ns: 1_000_000_000, ..State::default() }),
+            changed: Condvar::new(),
+            hand_off: HandOff::new(),
+            deadline_ns: sync::AtomicU64::new(NEVER),
+        })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    fn wait_until(&self, ready: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().unwrap();
+        while !ready(&state) {
+            state = self.changed.wait(state).unwrap();
+        }
+        state
+    }
+
+    /// What running the lane does; tells whether there was work. As in the real one, the deadline
+    /// is published under the lane's lock.
+    fn run_lane(&self) -> bool {
+        let mut found = false;
+        self.change(|state| {
+            found = state.packets > 0 || state.timer;
+            state.event |= state.packets > 0;
+            (state.packets, state.timer, state.kick) = (0, false, false);
+            self.deadline_ns.store(NEVER, sync::Ordering::SeqCst);
+        });
+        found
+    }
+
+    /// A post of the program arms a timer.
+    fn post(&self, deadline_ns: u64) {
+        let lane = self.lane.lock().unwrap();
+        self.change(|state| {
+            state.timer = true;
+            self.deadline_ns.store(deadline_ns, sync::Ordering::SeqCst);
+        });
+        drop(lane);
+        match self.hand_off.note_deadline(deadline_ns) {
+            Some(Sleeper::Leader) => self.change(|state| state.kick = true),
+            Some(Sleeper::Thread) => self.change(|state| state.wake = true),
+            None => {}
+        }
+    }
+
+    /// One wait for an event, as `ibv_get_cq_event` does it; a packet is the event.
+    fn lead(&self) {
+        if !self.hand_off.enter_leader() {
+            return;
+        }
+        loop {
+            self.run_lane();
+            if std::mem::take(&mut self.state.lock().unwrap().event) {
+                break;
+            }
+            let deadline_ns = self.deadline_ns.load(sync::Ordering::SeqCst);
+            self.hand_off.leader_sleeps(deadline_ns);
+            if self.deadline_ns.load(sync::Ordering::SeqCst) >= deadline_ns {
+                let timed = deadline_ns != NEVER;
+                drop(self.wait_until(|s| timed || s.packets > 0 || s.kick || s.event));
+            }
+            self.hand_off.leader_sleeps(0);
+            if std::mem::take(&mut self.state.lock().unwrap().event) {
+                break;
+            }
+        }
+        if self.hand_off.leave_leader() {
+            self.change(|state| state.wake = true);
+        }
+    }
+
+    /// The background thread, until it is stopped.
+    fn background(&self) {
+        let mut memory = Memory::default();
+        let mut turn = Turn::Run;
+        loop {
+            turn = match turn {
+                Turn::Run => self.work(&mut memory),
+                Turn::StandBack(tick_ns) => {
+                    thread::yield_now();
+                    self.aside(&mut memory, Some(tick_ns))
+                }
+                Turn::Park => self.aside(&mut memory, None),
+            };
+            if self.state.lock().unwrap().stop {
+                return;
+            }
+        }
+    }
+
+    fn work(&self, memory: &mut Memory) -> Turn {
+        let Ok(lane) = self.lane.try_lock() else { return self.hand_off.on_busy(memory) };
+        let found = self.run_lane();
+        drop(lane);
+        let now_ns = self.state.lock().unwrap().now_ns;
+        self.hand_off.on_run(memory, now_ns, found);
+        let deadline_ns = self.deadline_ns.load(sync::Ordering::SeqCst);
+        let until_ns = self.hand_off.thread_sleeps(memory, now_ns, deadline_ns, GRACE_NS);
+        let mut woken = true;
+        if self.deadline_ns.load(sync::Ordering::SeqCst) >= deadline_ns {
+            let timed = until_ns != NEVER;
+            let mut state =
+                self.wait_until(|s| timed || s.packets > 0 || s.kick || s.wake || s.stop);
+            woken = std::mem::take(&mut state.wake) || timed;
+        }
+        self.hand_off.thread_wakes();
+        if woken { Turn::Run } else { self.hand_off.on_work(memory, now_ns) }
+    }
+
+    fn aside(&self, memory: &mut Memory, tick_ns: Option<u64>) -> Turn {
+        let timed = tick_ns.is_some();
+        let mut state = self.wait_until(|state| timed || state.wake || state.stop);
+        state.now_ns += tick_ns.unwrap_or(0);
+        let now_ns = state.now_ns;
+        if std::mem::take(&mut state.wake) {
+            return Turn::Run;
+        }
+        drop(state);
+        self.hand_off.on_tick(memory, now_ns)
+    }
+}
+
+/// Runs `program` beside the background thread; everything sent must have been received then.
+fn explore(program: impl Fn(&Arc<World>) + Send + Sync + 'static) {
+    shuttle::check_random(
+        move || {
+            let world = World::new();
+            let background = thread::spawn({
+                let world = Arc::clone(&world);
+                move || world.background()
+            });
+            program(&world);
+            drop(world.wait_until(|state| state.packets == 0 && !state.timer));
+            world.change(|state| state.stop = true);
+            background.join().unwrap();
+        },
+        SCHEDULES,
+    );
+}
+
+fn arrive(world: &World) {
+    world.change(|state| state.packets += 1);
+}
+
+#[test]
+fn packets_of_a_passive_program_are_taken() {
+    explore(|world| (0..3).for_each(|_| arrive(world)));
+}
+
+#[test]
+fn packets_after_the_last_leader_left_are_taken() {
+    explore(|world| {
+        let leader = thread::spawn({
+            let world = Arc::clone(world);
+            move || world.lead()
+        });
+        arrive(world);
+        leader.join().unwrap();
+        arrive(world);
+    });
+}
+
+#[test]
+fn a_parked_thread_comes_back_and_a_leader_minds_timers() {
+    explore(|world| {
+        let leader = thread::spawn({
+            let world = Arc::clone(world);
+            move || (0..2).for_each(|_| world.lead())
+        });
+        // The first packet has the thread stand back behind the leader, who comes again.
+        arrive(world);
+        drop(world.wait_until(|state| state.packets == 0));
+        // Enough turns for the thread to lose patience, in many schedules.
+        (0..60).for_each(|_| thread::yield_now());
+        world.post(2_000_000_000);
+        drop(world.wait_until(|state| !state.timer));
+        arrive(world);
+        leader.join().unwrap();
+        arrive(world);
+    });
+}
+
+#[test]
+fn a_timer_that_a_post_arms_is_not_slept_past() {
+    explore(|world| {
+        let leader = thread::spawn({
+            let world = Arc::clone(world);
+            move || world.lead()
+        });
+        world.post(2_000_000_000);
+        arrive(world);
+        leader.join().unwrap();
+        world.post(3_000_000_000);
+    });
+}
+
+#[test]
+fn a_timer_armed_while_the_leader_leaves_is_not_slept_past() {
+    explore(|world| {
+        let leader = thread::spawn({
+            let world = Arc::clone(world);
+            move || world.lead()
+        });
+        // The program's own call makes the event, and its next one arms a timer.
+        world.state.lock().unwrap().packets += 1;
+        world.run_lane();
+        world.post(2_000_000_000);
+        leader.join().unwrap();
+    });
+}
+
+#[test]
+fn an_armed_queue_calls_the_thread_back() {
+    explore(|world| {
+        for _ in 0..3 {
+            let now_ns = world.state.lock().unwrap().now_ns;
+            world.hand_off.note_poll(now_ns, false);
+            arrive(world);
+        }
+        if world.hand_off.note_armed() {
+            world.change(|state| state.wake = true);
+        }
+        arrive(world);
+    });
+}
