@@ -39,10 +39,9 @@ The last part sends to a multicast group that members join and leave.
 
 Examples:
   irdma demo                            on the device that programs find first
-  irdma demo --quick --device roce_lo   in a second or two, on the loopback interface
+  irdma demo --quick --device roce_lo   in a few seconds, on the loopback interface
   irdma demo --capture demo.pcapng      and keep the packets of a short exchange there
   irdma demo --json | jq '.results[] | select(.size == 8)'
-  IRDMA_FAULTS=drop=1% irdma demo --quick    how reliable connections repair losses
 
 Exit status: 0 every byte was right; 1 a byte was wrong, or something failed, and the message says
 operation, size and offset; 2 wrong usage; 3 there is no device.";

@@ -55,6 +55,6 @@ mod tests {
         table.row(["name", "count", "note"]);
         table.row(["a", "7"]);
         table.row(["longer", "123456", "x"]);
-        assert_eq!(table.to_string(), "name     count  note\na             7\nlonger  123456  x\n");
+        assert_eq!(table.to_string(), "name     count  note\na            7\nlonger  123456  x\n");
     }
 }

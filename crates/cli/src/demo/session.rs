@@ -15,8 +15,8 @@ use super::process::{Halt, Station};
 /// Requests in a queue, at most; as many as messages in a round.
 pub const QUEUE_LEN: u32 = 256;
 const QKEY: u32 = 0x0d_e700;
-/// 4.096 us * 2^16: a crowded machine answers within 268 ms.
-const TIMEOUT: u8 = 16;
+/// 4.096 us * 2^14: with its retries, half a second of silence ends a connection.
+const TIMEOUT: u8 = 14;
 const RD_ATOMIC: u8 = 16;
 
 /// Everything a service needs on one side.

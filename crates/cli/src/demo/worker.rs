@@ -14,7 +14,7 @@ use super::director::Trouble;
 use super::order::{Order, Reply};
 
 /// Longer than any order may take.
-const REPLY_TIME: Duration = Duration::from_secs(20);
+const REPLY_TIME: Duration = Duration::from_secs(15);
 /// How long a process has to end by itself.
 const EXIT_TIME: Duration = Duration::from_secs(2);
 
