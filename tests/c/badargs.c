@@ -38,6 +38,20 @@ static void bad_queries(struct bench *b)
 
 /* --------------------------------------------------- completion and memory */
 
+/* What a device does not offer says so, whatever the arguments. */
+static void bad_resizes(struct bench *b)
+{
+	int to_twice = ibv_resize_cq(b->cq, 2 * b->cq->cqe);
+
+	if (to_twice == EOPNOTSUPP) {
+		check_errno("resize_cq is not offered", EOPNOTSUPP, ibv_resize_cq(b->cq, 0));
+		return;
+	}
+	check_errno("resize_cq to twice", 0, to_twice);
+	check_errno("resize_cq over max_cqe", EINVAL, ibv_resize_cq(b->cq, b->device.attr.max_cqe + 1));
+	check_errno("resize_cq to nothing", EINVAL, ibv_resize_cq(b->cq, 0));
+}
+
 static void bad_cqs(struct bench *b)
 {
 	struct ibv_context *context = b->device.context;
@@ -54,9 +68,7 @@ static void bad_cqs(struct bench *b)
 		   ibv_create_cq(context, 4, NULL, NULL, context->num_comp_vectors), EINVAL);
 	errno = 0;
 	check_null("create_cq on vector -1", ibv_create_cq(context, 4, NULL, NULL, -1), EINVAL);
-	check_errno("resize_cq over max_cqe", EINVAL, ibv_resize_cq(b->cq, most + 1));
-	check_errno("resize_cq to nothing", EINVAL, ibv_resize_cq(b->cq, 0));
-	check_errno("resize_cq to twice", 0, ibv_resize_cq(b->cq, 2 * b->cq->cqe));
+	bad_resizes(b);
 }
 
 static void bad_regions(struct bench *b)
@@ -88,11 +100,14 @@ static void bad_windows(struct bench *b)
 	struct ibv_mw *mw;
 
 	errno = 0;
-	check_null("window of type 9", ibv_alloc_mw(b->device.pd, (enum ibv_mw_type)9), EINVAL);
 	mw = ibv_alloc_mw(b->device.pd, IBV_MW_TYPE_2);
-	check(mw != NULL, "window of type 2");
-	if (mw)
-		check_errno("dealloc_mw", 0, ibv_dealloc_mw(mw));
+	if (!mw) {
+		check(errno == EOPNOTSUPP && b->device.attr.max_mw == 0, "windows are not offered");
+		return;
+	}
+	check_errno("dealloc_mw", 0, ibv_dealloc_mw(mw));
+	errno = 0;
+	check_null("window of type 9", ibv_alloc_mw(b->device.pd, (enum ibv_mw_type)9), EINVAL);
 }
 
 /* EINVAL past the table, ENODATA for an empty place in it. */
@@ -367,7 +382,9 @@ static void null_results(struct bench *b)
 	errno = 0;
 	check_null("create_ah without attributes", ibv_create_ah(b->device.pd, NULL), EINVAL);
 	errno = 0;
-	check_null("region at NULL", ibv_reg_mr(b->device.pd, NULL, AREA, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+	check(!ibv_reg_mr(b->device.pd, NULL, AREA, IBV_ACCESS_LOCAL_WRITE) &&
+		      (errno == EFAULT || errno == EINVAL),
+	      "region at NULL");
 	check(ibv_get_async_event(context, NULL) != 0, "get_async_event into NULL");
 }
 

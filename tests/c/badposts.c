@@ -78,22 +78,40 @@ static void bad_services(struct bench *b)
 	pair_close(&ud);
 }
 
-static void post_in_wrong_state(struct bench *b)
+static void to_rts(struct bench *b, struct ibv_qp *qp, struct ibv_qp *other)
 {
-	struct ibv_qp *qp = bench_qp(b, IBV_QPT_RC, small_cap());
-	struct ibv_sge sge = bench_sge(b, 8);
-	struct ibv_send_wr send = { .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1 }, *bad_send = NULL;
-	struct ibv_recv_wr receive = { .sg_list = &sge, .num_sge = 1 }, *bad_receive = NULL;
+	struct qp_address remote = { .qpn = other->qp_num, .psn = 9, .gid = b->device.gid,
+				     .mtu = b->device.port.active_mtu };
 
-	check_errno("post_recv in RESET", EINVAL, ibv_post_recv(qp, &receive, &bad_receive));
-	check(bad_receive == &receive, "post_recv in RESET: bad_wr names the request");
-	check_errno("post_send in RESET", EINVAL, ibv_post_send(qp, &send, &bad_send));
-	qp_to_init(qp, IBV_QPT_RC, all_access);
-	check_errno("post_send in INIT", EINVAL, ibv_post_send(qp, &send, &bad_send));
-	check(bad_send == &send, "post_send in INIT: bad_wr names the request");
-	check_errno("post_recv in INIT", 0, ibv_post_recv(qp, &receive, &bad_receive));
-	check_no_completion(b->cq, "posts in a wrong state");
-	ibv_destroy_qp(qp);
+	qp_to_rtr(&b->device, qp, IBV_QPT_RC, &remote);
+	qp_to_rts(&b->device, qp, IBV_QPT_RC, remote.psn, patient);
+}
+
+/* As with the irdma driver, what is posted before RTS waits (the specification refuses it). */
+static void posts_before_rts_wait(struct bench *b)
+{
+	struct ibv_qp *from = bench_qp(b, IBV_QPT_RC, small_cap());
+	struct ibv_qp *to = bench_qp(b, IBV_QPT_RC, small_cap());
+	struct ibv_sge source = bench_sge(b, 8), sink = source;
+	struct ibv_send_wr send = { .opcode = IBV_WR_SEND, .sg_list = &source, .num_sge = 1 }, *bad_send;
+	struct ibv_recv_wr receive = { .wr_id = 5, .sg_list = &sink, .num_sge = 1 }, *bad_receive;
+	struct ibv_wc wc = { .status = IBV_WC_GENERAL_ERR };
+
+	sink.addr += 1024;
+	memcpy(b->area, "waiting", 8);
+	check_errno("post_recv in RESET", 0, ibv_post_recv(to, &receive, &bad_receive));
+	qp_to_init(from, IBV_QPT_RC, all_access);
+	qp_to_init(to, IBV_QPT_RC, all_access);
+	check_errno("post_send in INIT", 0, ibv_post_send(from, &send, &bad_send));
+	check_errno("post_recv in INIT", 0, ibv_post_recv(to, &receive, &bad_receive));
+	check_no_completion(b->cq, "posts before RTS");
+	to_rts(b, to, from);
+	to_rts(b, from, to);
+	poll_within(b->cq, &wc, deadline_in(5));
+	check(wc.status == IBV_WC_SUCCESS && wc.wr_id == 5 && !memcmp(b->area + 1024, "waiting", 8),
+	      "what was posted before RTS goes then: %s", ibv_wc_status_str(wc.status));
+	check_errno("destroy_qp", 0, ibv_destroy_qp(from));
+	check_errno("destroy_qp", 0, ibv_destroy_qp(to));
 }
 
 /* Everything before the one that does not fit is taken, and completes. */
@@ -162,7 +180,7 @@ int main(int argc, char **argv)
 
 	bad_sends(&b);
 	bad_services(&b);
-	post_in_wrong_state(&b);
+	posts_before_rts_wait(&b);
 	full_queues(&b);
 	full_send_queue(&b);
 	bench_still_works(&b);

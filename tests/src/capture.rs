@@ -158,7 +158,7 @@ impl Tap {
         let path = paths::fresh("tap.pcap");
         let mut running = host
             .plain("tcpdump")
-            .words("-Z root -U -n -s 0 -B 65536 -i")
+            .words("-Z root -U -n -s 0 -B 65536 --immediate-mode -i")
             .args([netdev, "-w"])
             .arg(&path)
             .args(["udp", "port", "4791"])

@@ -6,6 +6,9 @@ use crate::host::{Family, Host};
 use crate::pair::{Ready, next_port, run_pair};
 use crate::{Finished, Program};
 
+/// Every operation of a device without memory windows.
+pub const EVERY_OP: &str = "--ops send,send_imm,write,write_imm,read,fetch_add,cmp_swap";
+
 /// Both ends of one run of the verifier.
 #[derive(Debug)]
 pub struct Verified {

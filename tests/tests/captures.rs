@@ -5,18 +5,17 @@ use std::time::Duration;
 use irdma_tests::capture::Tap;
 use irdma_tests::host::{Family, Host};
 use irdma_tests::setup::{PEER, tools};
-use irdma_tests::verifier::Verifier;
+use irdma_tests::verifier::{EVERY_OP, Verifier};
 use irdma_tests::{Capture, Lan, Need, need, paths};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const TOOLS: [&str; 4] = ["cc", "tshark", "python3", "tcpdump"];
 
-const EVERY_OP: &str = "--ops send,send_imm,write,write_imm,read,fetch_add,cmp_swap,send_inv";
 /// Three packets and more at a path MTU of 1024, and each number of pad bytes.
 const SIZES: &str = "--sizes 0,1,2,3,4,3000,5001";
 
 /// Each operation that [`EVERY_OP`] with [`SIZES`] must put on the wire.
-const OPERATIONS: [&str; 36] = [
+const OPERATIONS: [&str; 34] = [
     "RC SEND_FIRST",
     "RC SEND_MIDDLE",
     "RC SEND_LAST",
@@ -38,8 +37,6 @@ const OPERATIONS: [&str; 36] = [
     "RC ATOMIC_ACK",
     "RC CMP_SWAP",
     "RC FETCH_ADD",
-    "RC SEND_LAST_INV",
-    "RC SEND_ONLY_INV",
     "UC SEND_FIRST",
     "UC SEND_MIDDLE",
     "UC SEND_LAST",

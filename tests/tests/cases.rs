@@ -12,7 +12,7 @@ use irdma_tests::host::{Family, Host};
 use irdma_tests::pair::{Ready, next_port, run_pair};
 use irdma_tests::perftest::measure;
 use irdma_tests::setup::{PEER, soak, tools};
-use irdma_tests::verifier::Verifier;
+use irdma_tests::verifier::{EVERY_OP, Verifier};
 use irdma_tests::{Lan, Need, need, paths};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -151,8 +151,7 @@ fn line_16_packet_loss() {
         let duration = format!("-D {seconds}");
         measure(lan.a(), lan.b(), Family::V4, "ib_write_bw", &duration, LIMIT).expect_clean();
         let v = Verifier { server: lan.a(), client: lan.b(), family: Family::V4, limit: LIMIT };
-        let operations = "send,send_imm,write,write_imm,read,fetch_add,cmp_swap,send_inv";
-        v.run(&format!("--services rc --sizes 1,1000,20000,300000 --ops {operations}")).messages();
+        v.run(&format!("{EVERY_OP} --services rc --sizes 1,1000,20000,300000")).messages();
         assert!(dropped(lan.a()) > 10 && dropped(lan.b()) > 10);
     }
 }

@@ -30,7 +30,7 @@ fn pingpong(server: &Host, client: &Host, family: Family) {
         let gid = host.gid_index(family).to_string();
         host.program("ibv_rc_pingpong").args(["-c", "-p", &port.to_string(), "-g", &gid])
     };
-    let address = server.address(family).to_string();
+    let address = server.v4.to_string();
     let (server, client) = run_pair(side(server), Ready::Port(port), side(client).arg(address));
     server.expect_success();
     client.expect_success();

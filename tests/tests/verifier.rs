@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use irdma_tests::host::{Family, Host};
 use irdma_tests::setup::{PEER, soak, tools};
-use irdma_tests::verifier::Verifier;
+use irdma_tests::verifier::{EVERY_OP, Verifier};
 use irdma_tests::{Lan, Need, need};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
-const EVERY_OP: &str = "--ops send,send_imm,write,write_imm,read,fetch_add,cmp_swap,send_inv";
 const SMALL: &str = "--sizes 0,1,2,3,4,7,8,9,33,63,64,65,1023,1024,1025,2048,4097";
 
 fn verifier<'a>(server: &'a Host, client: &'a Host, family: Family) -> Verifier<'a> {
