@@ -24,8 +24,8 @@ const MAX_TICK_NS: u64 = 200_000;
 const STICKY_AFTER: i32 = 3;
 /// Runs in a row in which it finds none: the program does the work after all.
 const LOOSE_AFTER: i32 = 64;
-/// Empty polls in a row that show the contrary.
-const POLLING_AFTER: u32 = 1000;
+/// Empty polls in a row, some milliseconds of them, that show the contrary.
+const POLLING_AFTER: u32 = 20_000;
 /// Ticks in a row with the same leader before the thread parks.
 const PARK_AFTER: u32 = if cfg!(test) { 5 } else { 50 };
 
@@ -208,7 +208,12 @@ impl HandOff {
         }
     }
 
-    /// The lane is being run by someone else.
+    /// Someone else runs the lane: does the thread wait for its turn?
+    pub(crate) fn waits_its_turn(&self, memory: &Memory) -> bool {
+        memory.sticky
+    }
+
+    /// Someone else runs the lane, and the thread does not wait.
     pub(crate) fn on_busy(&self, memory: &mut Memory) -> Turn {
         self.stand_back(memory, BEHIND_POLLS)
     }

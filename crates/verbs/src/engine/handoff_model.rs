@@ -144,7 +144,11 @@ impl World {
     }
 
     fn work(&self, memory: &mut Memory) -> Turn {
-        let Ok(lane) = self.lane.try_lock() else { return self.hand_off.on_busy(memory) };
+        let lane = match self.hand_off.waits_its_turn(memory) {
+            true => Some(self.lane.lock().unwrap()),
+            false => self.lane.try_lock().ok(),
+        };
+        let Some(lane) = lane else { return self.hand_off.on_busy(memory) };
         let found = self.run_lane();
         drop(lane);
         let now_ns = self.state.lock().unwrap().now_ns;

@@ -139,8 +139,12 @@ impl Lane {
         LaneGuard { lane: self, inner: Some(inner) }
     }
 
-    /// Receives, runs timers, sends. Tells whether anything was due; `None` if another thread
-    /// is running the lane.
+    /// Receives, runs timers, sends; waits for its turn. Tells whether anything was due.
+    pub(crate) fn run(&self) -> bool {
+        self.lock().run()
+    }
+
+    /// As [`Lane::run`], but `None` if another thread is running the lane.
     pub(crate) fn try_run(&self) -> Option<bool> {
         Some(self.try_lock()?.run())
     }

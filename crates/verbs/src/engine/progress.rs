@@ -113,7 +113,11 @@ impl Worker {
 
     /// Runs the lane, then waits for more.
     fn work(&mut self) -> Turn {
-        let Some(found) = self.lane.try_run() else {
+        let ran = match self.hand_off.waits_its_turn(&self.memory) {
+            true => Some(self.lane.run()),
+            false => self.lane.try_run(),
+        };
+        let Some(found) = ran else {
             return self.hand_off.on_busy(&mut self.memory);
         };
         let now_ns = clock::monotonic_ns();
