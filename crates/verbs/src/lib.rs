@@ -85,7 +85,7 @@ pub use faults::{FaultSpec, Side};
 pub use handles::{Ah, AhAttr, Cq, Mr, Pd, PostSend, Qp, QpInitAttr, Srq};
 pub use limits::{FULL, Limits};
 pub use port::{DEFAULT_PKEY, PORT, PortAttr, PortState};
-pub use process::configure;
+pub use process::{configure, device_fatal};
 pub use stats::{HwStats, ProcessStats, processes};
 
 pub use irdma_mem::{Access, Buffer, MrInfo, Sge};

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use irdma_net::clock;
-use irdma_transport::{Result, VerbsError};
+use irdma_transport::{EventKind, EventSource, Result, VerbsError};
 
 use crate::config::{Config, ConfigError};
 use crate::engine::Engine;
@@ -104,6 +104,15 @@ impl Process {
             drop(engine);
             closed.stop();
         }
+    }
+}
+
+/// Tells every open context that the device is broken (`IBV_EVENT_DEVICE_FATAL`): what has to be
+/// done after a panic, which may have left anything half-changed.
+pub fn device_fatal() {
+    let engine = Process::current().engine.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(engine) = engine.0.upgrade() {
+        engine.targets.notify(EventKind::DeviceFatal, EventSource::Device);
     }
 }
 

@@ -59,6 +59,8 @@ pub fn cross<A: Answer>(
 #[cold]
 fn panicked<T>(symbol: &'static str) -> Result<T, Errno> {
     tracing::error!("{symbol} panicked, which is a bug of irdma; the devices are unusable");
+    // A panic while it reports one has nobody left to report it to.
+    let _ = catch_unwind(irdma::device_fatal);
     Err(Errno(libc::EIO))
 }
 

@@ -55,3 +55,13 @@ fn text_needs_room_for_its_zero() {
     assert_eq!(write(&mut bytes, 4), Ok(()));
     assert_eq!(&bytes, b"abc\0");
 }
+
+#[test]
+fn a_panic_is_told_to_every_open_device() {
+    let devices = irdma::Device::list().expect("interfaces are listed");
+    let context = devices[0].open().expect("an open device");
+    // SAFETY: plain numbers.
+    unsafe { quotient(1, 0) };
+    let event = context.get_async_event().expect("an event");
+    assert_eq!(event.kind(), irdma::EventKind::DeviceFatal);
+}

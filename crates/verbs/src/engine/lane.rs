@@ -388,6 +388,10 @@ impl DerefMut for LaneGuard<'_> {
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         let Some(mut inner) = self.inner.take() else { return };
+        // After a panic the endpoint may be half-changed, and a second panic would abort.
+        if std::thread::panicking() {
+            return;
+        }
         let deadline_ns = inner.finish();
         self.lane.deadline_ns.store(deadline_ns, Ordering::SeqCst);
         let effects = std::mem::take(&mut inner.effects);

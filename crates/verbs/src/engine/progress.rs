@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -9,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use irdma_net::clock;
 use irdma_net::netdev::{Change, Watch};
 use irdma_net::wake::{self, Interest, Poll, Ready};
+use irdma_transport::{EventKind, EventSource};
 
 use super::handoff::{HandOff, Memory, Turn};
 use super::lane::{Lane, NEVER};
@@ -59,8 +61,17 @@ impl Progress {
             grace_ns,
             interfaces: Interfaces { watch, targets, states: HashMap::new() },
         };
-        let thread = thread::Builder::new().name("irdma".into()).spawn(move || worker.run())?;
+        let thread = thread::Builder::new().name("irdma".into()).spawn(move || run(worker))?;
         Ok(Progress { stop, lane, thread: Some(thread) })
+    }
+}
+
+/// A panic, a bug of ours, must not end in a device that is silent for ever.
+fn run(worker: Worker) {
+    let targets = Arc::clone(&worker.interfaces.targets);
+    if panic::catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
+        tracing::error!("the background thread panicked, a bug of irdma; the devices are unusable");
+        targets.notify(EventKind::DeviceFatal, EventSource::Device);
     }
 }
 

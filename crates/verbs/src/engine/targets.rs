@@ -72,7 +72,8 @@ impl Targets {
         }
     }
 
-    fn notify(&self, kind: EventKind, source: EventSource) {
+    /// Tells the program about an event.
+    pub(crate) fn notify(&self, kind: EventKind, source: EventSource) {
         tracing::info!("event {kind:?} for {source:?}");
         match source {
             EventSource::Cq(token) => {
