@@ -177,3 +177,26 @@ pub fn stopped_json(stopped: &Stopped) -> Value {
         "mismatch": mismatch,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::image::Mismatch;
+    use crate::demo::plan::{Case, Operation, Service};
+
+    #[test]
+    fn a_wrong_byte_is_told_with_operation_size_and_offset() {
+        let kind = Kind { service: Service::Rc, operation: Operation::Write };
+        let mismatch = Mismatch { message: 3, offset: 17, size: 4096, expected: 0x41, found: 0x42 };
+        let stopped = Stopped {
+            case: Some(Case { kind, size: 4096 }),
+            trouble: Trouble::Mismatch("target", mismatch),
+        };
+        let text = "RC write, 4 KiB: target: offset 17 of message 3 is 0x42, not 0x41";
+        assert_eq!(stopped.to_string(), text);
+        let json = stopped_json(&stopped);
+        assert_eq!((&json["ok"], &json["error"]), (&json!(false), &json!(text)));
+        assert_eq!(json["operation"], json!({ "service": "rc", "operation": "write" }));
+        assert_eq!((&json["size"], &json["mismatch"]["at"]["offset"]), (&json!(4096), &json!(17)));
+    }
+}
