@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use irdma_net::clock;
-use irdma_net::netdev::{Change, Watch};
+use irdma_net::netdev::Watch;
 use irdma_net::wake::{self, Interest, Poll, Ready};
 use irdma_transport::{EventKind, EventSource};
 
@@ -162,7 +162,7 @@ impl Worker {
     /// Takes wake-ups and follows interfaces; tells whether someone woke the thread.
     fn take_wakes(&mut self) -> bool {
         if self.ready.iter().any(|ready| ready.token == WATCH) {
-            self.interfaces.follow(&self.lane);
+            self.interfaces.follow();
         }
         let woken = self.ready.iter().any(|ready| ready.token == WAKE);
         if woken {
@@ -180,15 +180,9 @@ struct Interfaces {
 
 impl Interfaces {
     /// Takes all changes that wait, then has every context compare what is with what it saw.
-    fn follow(&mut self, lane: &Lane) {
+    fn follow(&mut self) {
         let Some(watch) = &mut self.watch else { return };
-        while let Ok(Some(change)) = watch.next_change() {
-            match change {
-                Change::AddressGone { ip, .. } => lane.lock().close_local(ip),
-                Change::Address { ip, usable: true, .. } => lane.lock().reopen_local(ip),
-                _ => {}
-            }
-        }
+        while let Ok(Some(_)) = watch.next_change() {}
         let mut ports: HashMap<String, PortAttr> = HashMap::new();
         for context in self.targets.contexts() {
             let name = context.device.name();
