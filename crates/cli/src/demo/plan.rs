@@ -95,7 +95,7 @@ pub struct Plan {
     pub cases: Vec<Case>,
     /// How long latency, and then bandwidth, of each case is measured at least.
     pub time: Duration,
-    /// The least rounds of each, so that a median means something.
+    /// The least rounds of a bandwidth, so that their median means something.
     pub rounds: usize,
     /// The most messages of a round.
     pub max_count: usize,
