@@ -178,6 +178,25 @@ pub(crate) fn block_all_signals() -> io::Result<()> {
         .map_err(io_error)
 }
 
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Default)]
+struct KernelSigAction {
+    handler: usize,
+    flags: libc::c_ulong,
+    restorer: usize,
+    mask: u64,
+}
+
+/// The handler and flags of a signal, `None` for a number that has none.
+pub(crate) fn signal_action(number: i32) -> Option<(usize, libc::c_ulong)> {
+    let mut action = KernelSigAction::default();
+    let (null, at) = (ptr::null::<KernelSigAction>(), &raw mut action);
+    // SAFETY: the kernel writes the action and changes nothing.
+    unsafe { syscall!(Sysno::rt_sigaction, number, null, at, size_of::<u64>()) }.ok()?;
+    Some((action.handler, action.flags))
+}
+
 /// The kernel's `struct sched_attr`, in its first published size.
 #[repr(C)]
 #[derive(Default)]

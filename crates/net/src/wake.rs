@@ -146,6 +146,20 @@ pub fn block_all_signals() -> io::Result<()> {
     sys::block_all_signals()
 }
 
+/// Whether the program has a signal handler that is to interrupt system calls: one installed
+/// without `SA_RESTART`. For calls that the kernel interrupts in any case.
+pub fn signals_interrupt() -> bool {
+    const LAST_SIGNAL: i32 = 64;
+    // These answer faults of the running code; language runtimes handle them.
+    const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
+    let interrupts = |number| {
+        let Some((handler, flags)) = sys::signal_action(number) else { return false };
+        let handled = handler != libc::SIG_DFL && handler != libc::SIG_IGN;
+        handled && flags & libc::SA_RESTART as libc::c_ulong == 0
+    };
+    (1..=LAST_SIGNAL).filter(|number| !FAULTS.contains(number)).any(interrupts)
+}
+
 /// Asks for the shortest time slices for the calling thread: on a busy core it then runs soon after
 /// it wakes, in turn for running briefly. Kernels before 6.12 accept and ignore that.
 pub fn ask_for_short_slices() -> io::Result<()> {

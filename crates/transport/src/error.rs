@@ -25,6 +25,8 @@ pub enum ErrorKind {
     AddressInUse,
     /// EPERM: the system does not permit it.
     NotPermitted,
+    /// EINTR: a signal handler ran while the call waited.
+    Interrupted,
     /// EFAULT: memory that is not there, or cannot be written.
     Fault,
 }
@@ -43,6 +45,7 @@ impl ErrorKind {
             ErrorKind::NoDevice => 19,
             ErrorKind::AddressInUse => 98,
             ErrorKind::NotPermitted => 1,
+            ErrorKind::Interrupted => 4,
             ErrorKind::Fault => 14,
         }
     }

@@ -66,7 +66,7 @@ impl<E> EventQueue<E> {
     }
 
     /// Takes the oldest event, waiting for one as the descriptor's own mode says: EAGAIN with
-    /// `O_NONBLOCK`. A waiting caller runs the protocol meanwhile.
+    /// `O_NONBLOCK`, EINTR as `read(2)`. A waiting caller runs the protocol meanwhile.
     pub(crate) fn get<T>(&self, engine: &Engine, take: impl Fn(E) -> Option<T>) -> Result<T> {
         loop {
             engine.check_fork()?;
@@ -77,7 +77,7 @@ impl<E> EventQueue<E> {
                 engine.progress();
                 return self.try_pop(&take).ok_or_else(none_waits);
             }
-            engine.wait_readable(self.fd.as_fd(), &|| !self.lock().is_empty());
+            engine.wait_readable(self.fd.as_fd(), &|| !self.lock().is_empty())?;
         }
     }
 
@@ -134,7 +134,8 @@ impl CompChannel {
 
     /// Waits for the next completion event (`ibv_get_cq_event(3)`).
     ///
-    /// EAGAIN if the descriptor is non-blocking and none waits.
+    /// EAGAIN if the descriptor is non-blocking and none waits, EINTR for a signal whose handler
+    /// was installed without `SA_RESTART`.
     pub fn get_cq_event(&self) -> Result<CqEvent> {
         let engine = &self.0.context.engine;
         self.0.queue.get(engine, |cq| {

@@ -51,8 +51,8 @@ impl Alive for ContextInner {
 impl Context {
     /// Opens `device`; starts neither thread nor socket.
     pub(crate) fn alloc_ucontext(device: &Device) -> Result<Context> {
-        let engine = Process::current().open_engine().logged("open_device")?;
         let events = EventQueue::new().logged("open_device")?;
+        let engine = Process::current().open_engine().logged("open_device")?;
         let inner = Arc::new(ContextInner {
             device: device.clone(),
             engine,
@@ -133,7 +133,8 @@ impl Context {
 
     /// Waits for the next asynchronous event (`ibv_get_async_event(3)`).
     ///
-    /// EAGAIN if the descriptor is non-blocking and none waits.
+    /// EAGAIN if the descriptor is non-blocking and none waits, EINTR for a signal whose handler
+    /// was installed without `SA_RESTART`.
     pub fn get_async_event(&self) -> Result<AsyncEvent> {
         let engine = &self.0.engine;
         engine.start_background();

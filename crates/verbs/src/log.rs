@@ -74,6 +74,7 @@ fn errno_name(kind: ErrorKind) -> &'static str {
         ErrorKind::NoDevice => "ENODEV",
         ErrorKind::AddressInUse => "EADDRINUSE",
         ErrorKind::NotPermitted => "EPERM",
+        ErrorKind::Interrupted => "EINTR",
         ErrorKind::Fault => "EFAULT",
     }
 }

@@ -6,7 +6,8 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use irdma_net::clock;
-use irdma_transport::{EventKind, EventSource, Result, VerbsError};
+use irdma_net::fork::{self, ForkGuard};
+use irdma_transport::{ErrorKind, EventKind, EventSource, Result, VerbsError};
 
 use crate::config::{Config, ConfigError};
 use crate::engine::Engine;
@@ -18,6 +19,7 @@ static FIRST: OnceLock<Process> = OnceLock::new();
 /// The root of everything that a process shares.
 pub(crate) struct Process {
     pid: u32,
+    guard: OnceLock<ForkGuard>,
     config: OnceLock<std::result::Result<Config, ConfigError>>,
     /// The engine, and how many contexts are open on it.
     engine: Mutex<(Weak<Engine>, usize)>,
@@ -39,6 +41,7 @@ impl Process {
     fn new(pid: u32) -> Self {
         Process {
             pid,
+            guard: OnceLock::new(),
             config: OnceLock::new(),
             engine: Mutex::default(),
             gids: Mutex::default(),
@@ -82,14 +85,27 @@ impl Process {
         table
     }
 
+    /// Tells this process from its children; made once, because it costs a page.
+    fn guard(&self) -> Result<&ForkGuard> {
+        if let Some(guard) = self.guard.get() {
+            return Ok(guard);
+        }
+        let guard = fork::close_in_children().and_then(|()| ForkGuard::new());
+        let guard = guard.map_err(|error| {
+            VerbsError::new(ErrorKind::Io, format!("no guard against fork: {error}"))
+        })?;
+        Ok(self.guard.get_or_init(|| guard))
+    }
+
     /// Counts a context as open; returns the engine, a new one for the first context.
-    pub(crate) fn open_engine(&self) -> Result<Arc<Engine>> {
+    pub(crate) fn open_engine(&'static self) -> Result<Arc<Engine>> {
         let config = self.config()?;
+        let guard = self.guard()?;
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let found = engine.0.upgrade().filter(|_| engine.1 > 0);
         let opened = match found {
             Some(opened) => opened,
-            None => Engine::new(config.clone())?,
+            None => Engine::new(config.clone(), guard)?,
         };
         *engine = (Arc::downgrade(&opened), engine.1 + 1);
         Ok(opened)

@@ -166,3 +166,45 @@ fn destroying_waits_for_the_acknowledgement_and_a_channel_for_its_queues() {
     cq.destroy_cq().unwrap();
     refused.handle.destroy_comp_channel().unwrap();
 }
+
+/// As `read(2)` on the channel of a kernel device: `SA_RESTART` decides.
+#[test]
+fn a_signal_ends_the_wait_unless_its_handler_restarts_calls() {
+    let (a, b) = waiters();
+    b.recv();
+    b.cq.req_notify_cq(false).unwrap();
+    install_handler(0);
+    assert_eq!(wait_interrupted(&b).map_err(|error| error.errno()), Err(4));
+    install_handler(libc::SA_RESTART);
+    let sender = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(60));
+        a.send();
+        a
+    });
+    assert_eq!(wait_interrupted(&b), Ok(77));
+    sender.join().unwrap();
+}
+
+fn install_handler(flags: libc::c_int) {
+    extern "C" fn handler(_: libc::c_int) {}
+    // SAFETY: an action of zeros is valid.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as extern "C" fn(libc::c_int) as usize;
+    action.sa_flags = flags;
+    // SAFETY: the kernel reads the action, which lives for the call; the handler does nothing.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()) }, 0);
+}
+
+/// Waits for an event; a signal arrives after 20 ms.
+fn wait_interrupted(waiter: &Waiter) -> irdma::Result<u64> {
+    // SAFETY: names the calling thread.
+    let waiting = unsafe { libc::pthread_self() };
+    let interrupter = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        // SAFETY: the waiting thread lives until it has joined this one.
+        assert_eq!(unsafe { libc::pthread_kill(waiting, libc::SIGUSR2) }, 0);
+    });
+    let result = waiter.channel.get_cq_event().map(|event| event.cookie());
+    interrupter.join().unwrap();
+    result
+}

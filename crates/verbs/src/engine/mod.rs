@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use irdma_mem::MemTable;
 use irdma_net::clock;
 use irdma_net::fork::ForkGuard;
+use irdma_net::wake;
 use irdma_transport::{ErrorKind, PdTable, Result, Rng, VerbsError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -53,7 +54,7 @@ pub(crate) struct Engine {
     pub(crate) ahs: Quota,
     pub(crate) targets: Arc<Targets>,
     config: Config,
-    fork: ForkGuard,
+    fork: &'static ForkGuard,
     seed: u64,
     tokens: AtomicU64,
     hand_off: Arc<HandOff>,
@@ -63,13 +64,11 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(config: Config) -> Result<Arc<Self>> {
+    pub(crate) fn new(config: Config, fork: &'static ForkGuard) -> Result<Arc<Self>> {
         let seed = match config.seed {
             Some(seed) => seed,
             None => clock::seed().map_err(|error| system_error("no random seed", &error))?,
         };
-        irdma_net::fork::close_in_children().map_err(|error| system_error("atfork", &error))?;
-        let fork = ForkGuard::new().map_err(|error| system_error("fork guard", &error))?;
         let mut rng = Rng::new(seed);
         Ok(Arc::new(Engine {
             mem: Arc::new(MemTable::new(rng.next_u64(), FULL.max_mr)),
@@ -200,27 +199,27 @@ impl Engine {
         }
     }
 
-    /// Waits until `fd` is readable or `waits` says so; runs the lane meanwhile.
-    ///
-    /// May return early.
-    pub(crate) fn wait_readable(&self, fd: BorrowedFd<'_>, waits: &dyn Fn() -> bool) {
+    /// Waits until `fd` is readable or `waits` says so; runs the lane meanwhile. May return
+    /// early. EINTR for a signal whose handler is to interrupt calls.
+    pub(crate) fn wait_readable(&self, fd: BorrowedFd<'_>, waits: &dyn Fn() -> bool) -> Result<()> {
         match self.lane.get().filter(|_| self.hand_off.enter_leader()) {
             Some(lane) => {
-                self.lead(lane, fd, waits);
+                let result = self.lead(lane, fd, waits);
                 if self.hand_off.leave_leader() {
                     lane.wake.signal();
                 }
+                result
             }
             None => wait(&mut [PollFd::new(&fd, PollFlags::IN)], NEVER),
         }
     }
 
-    fn lead(&self, lane: &Lane, fd: BorrowedFd<'_>, waits: &dyn Fn() -> bool) {
+    fn lead(&self, lane: &Lane, fd: BorrowedFd<'_>, waits: &dyn Fn() -> bool) -> Result<()> {
         loop {
             // If another thread runs the lane, its effects make `fd` readable all the same.
             lane.try_run();
             if waits() {
-                return;
+                return Ok(());
             }
             let deadline_ns = lane.deadline_ns();
             self.hand_off.leader_sleeps(deadline_ns);
@@ -229,10 +228,10 @@ impl Engine {
             }
             let fds =
                 &mut [PollFd::new(&fd, PollFlags::IN), PollFd::new(lane.poll(), PollFlags::IN)];
-            wait(fds, deadline_ns);
+            wait(fds, deadline_ns)?;
             self.hand_off.leader_sleeps(0);
             if !fds[0].revents().is_empty() {
-                return;
+                return Ok(());
             }
         }
     }
@@ -259,13 +258,19 @@ impl fmt::Debug for Engine {
 }
 
 /// Waits until a descriptor is ready or the deadline has come; a signal ends the wait early.
-fn wait(fds: &mut [PollFd<'_>], deadline_ns: u64) {
+/// EINTR for one whose handler is to interrupt calls, as `read(2)` would answer.
+fn wait(fds: &mut [PollFd<'_>], deadline_ns: u64) -> Result<()> {
     let left_ns = deadline_ns.saturating_sub(clock::monotonic_ns());
     let timeout = Timespec {
         tv_sec: (left_ns / 1_000_000_000) as i64,
         tv_nsec: (left_ns % 1_000_000_000) as i64,
     };
-    let _ = poll(fds, Some(&timeout).filter(|_| deadline_ns != NEVER));
+    match poll(fds, Some(&timeout).filter(|_| deadline_ns != NEVER)) {
+        Err(rustix::io::Errno::INTR) if wake::signals_interrupt() => {
+            Err(VerbsError::new(ErrorKind::Interrupted, "a signal handler ran during the wait"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn inherited() -> VerbsError {
