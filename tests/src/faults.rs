@@ -7,7 +7,10 @@ use crate::Host;
 pub enum Fault {
     /// This many of a hundred, at random.
     Loss(u32),
-    /// Every second packet with this BTH opcode.
+    /// This many of a hundred of those with a BTH opcode, at random.
+    LossOf(u8, u32),
+    /// Every second packet with this BTH opcode. Where an even number of them answers each try,
+    /// the same half is lost for ever.
     EverySecond(u8),
 }
 
@@ -16,6 +19,9 @@ impl Fault {
     fn rule(self) -> String {
         match self {
             Self::Loss(percent) => format!("numgen random mod 100 < {percent} counter drop"),
+            Self::LossOf(opcode, percent) => {
+                format!("@th,64,8 {opcode} numgen random mod 100 < {percent} counter drop")
+            }
             Self::EverySecond(opcode) => {
                 format!("@th,64,8 {opcode} numgen inc mod 2 0 counter drop")
             }

@@ -67,7 +67,7 @@ impl Lan {
     pub fn two_hosts_on_a_vlan() -> Self {
         let peer = Peer::take();
         let cable = "ip netns del va; ip netns del vb; set -e; ip netns add va; ip netns add vb; \
-                     ip link add eth0 netns va type veth peer name eth0 netns vb";
+                     ip -n va link add eth0 type veth peer name eth0 netns vb";
         let end = |namespace: &str, host: u8| {
             let ip = format!("ip -n {namespace}");
             format!(

@@ -48,8 +48,8 @@ impl Namespace {
 
     /// A cable between two namespaces, or within one: both ends up.
     pub fn cable(&self, end: &str, other: &Namespace, other_end: &str) {
-        let (a, b) = (&self.name, &other.name);
-        ip(&format!("link add {end} netns {a} type veth peer name {other_end} netns {b}"));
+        let there = &other.name;
+        self.ip(&format!("link add {end} type veth peer name {other_end} netns {there}"));
         self.ip(&format!("link set {end} up"));
         other.ip(&format!("link set {other_end} up"));
     }

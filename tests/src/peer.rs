@@ -71,11 +71,13 @@ impl Peer {
     /// # Panics
     /// When nothing does in time.
     pub(crate) fn await_listener(port: u16) {
-        let loop_ = format!(
-            "i=0; while [ $i -lt 300 ]; do ss -ltnH | grep -q ':{port} ' && exit 0; \
-             i=$((i+1)); sleep 0.1; done; exit 1"
+        // Every network namespace of the guest, through the processes in it; 0A is listening.
+        let tables = "cat /proc/[0-9]*/net/tcp /proc/[0-9]*/net/tcp6 2>/dev/null";
+        let until = format!(
+            "i=0; while [ $i -lt 300 ]; do {tables} | grep -q ':{port:04X} [0-9A-F]*:0000 0A' && \
+             exit 0; i=$((i+1)); sleep 0.1; done; exit 1"
         );
-        guest_program("sh").arg("-c").arg(loop_).run().expect_success();
+        guest_program("sh").arg("-c").arg(until).run().expect_success();
     }
 }
 

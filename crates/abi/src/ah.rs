@@ -141,6 +141,25 @@ fn route_back(device: &Device, port: u8, heard: &Heard) -> Result<ibv_global_rou
     })
 }
 
+/// `ibv_resolve_eth_l2_from_gid`: the Ethernet address towards `attr`, and no VLAN, since the
+/// kernel's IP stack adds both.
+pub fn resolve_eth_l2(
+    context: &Object<Context>,
+    In(attr): In<ibv_ah_attr>,
+    mac: Out<'_, [u8; 6]>,
+    vid: Out<'_, u16>,
+) -> Result<(), Errno> {
+    const NO_VLAN: u16 = 0xffff;
+    let dgid = Gid(gid_bytes(attr.grh.dgid));
+    let Some(found) = context.handle.device().link_address(dgid)? else {
+        let cause = format!("{dgid} is no known neighbour; send it an IP packet first");
+        return Err(refuse("ibv_resolve_eth_l2_from_gid", libc::EHOSTUNREACH, &cause));
+    };
+    mac.write(found);
+    vid.write(NO_VLAN);
+    Ok(())
+}
+
 /// What the header in front of a datagram says.
 #[derive(Debug, PartialEq, Eq)]
 struct Heard {

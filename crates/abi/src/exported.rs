@@ -43,6 +43,8 @@ export! {
         context: &Object<Context>, port_num: u8, port_attr: Partial<'_, ibv_port_attr>,
         attr_size: usize,
     ) -> Status = query::port_ex;
+    ibv_query_port_speed(context: &Object<Context>, port_num: u32, port_speed: Out<'_, u64>)
+        -> Status = query::port_speed;
     ibv_query_gid(
         context: &Object<Context>, port_num: u8, index: c_int, gid: Out<'_, ibv_gid>,
     ) -> Success = query::gid;
@@ -120,6 +122,10 @@ export! {
     ibv_create_ah_from_wc(
         pd: &Object<Pd>, wc: In<ibv_wc>, grh: Option<In<Grh>>, port_num: u8,
     ) -> Made<Ah> = ah::create_from_wc;
+    ibv_resolve_eth_l2_from_gid(
+        context: &Object<Context>, attr: In<ibv_ah_attr>, eth_mac: Out<'_, [u8; 6]>,
+        vid: Out<'_, u16>,
+    ) -> Status = ah::resolve_eth_l2;
     ibv_destroy_ah(ah: Owned<Ah>) -> Status = Owned::end;
 
     ibv_get_async_event(context: &Object<Context>, event: Out<'_, ibv_async_event>) -> Success

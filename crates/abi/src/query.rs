@@ -124,6 +124,37 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
     c
 }
 
+/// `ibv_query_port_speed`, in units of 100 Mb/s.
+pub fn port_speed(context: &Object<Context>, port: u32, speed: Out<'_, u64>) -> Result<(), Errno> {
+    let attr = context.handle.query_port(port_number(port))?;
+    speed.write(lanes(attr.active_width) * lane_speed(attr.active_speed));
+    Ok(())
+}
+
+/// Lanes of an `active_width`.
+fn lanes(width: u8) -> u64 {
+    match width {
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 1,
+    }
+}
+
+/// Speed of a lane of an `active_speed`, in units of 100 Mb/s.
+fn lane_speed(speed: u8) -> u64 {
+    match speed {
+        1 => 25,
+        2 => 50,
+        4 | 8 => 100,
+        16 => 140,
+        32 => 250,
+        64 => 500,
+        _ => 1000,
+    }
+}
+
 /// `enum ibv_mtu` of a path MTU in bytes.
 pub fn mtu(bytes: u32) -> u32 {
     bytes.ilog2() - 7

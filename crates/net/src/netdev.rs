@@ -96,10 +96,18 @@ pub fn list() -> io::Result<Vec<Interface>> {
     Ok(interfaces)
 }
 
-/// Sizes of `struct ifinfomsg`, `ifaddrmsg` and `rtmsg`, which precede the attributes.
+/// The Ethernet address of a neighbour on the link of interface `index`, if the kernel knows it.
+pub fn neighbour(index: u32, ip: IpAddr) -> io::Result<Option<[u8; 6]>> {
+    let messages = Netlink::open()?.dump(libc::RTM_GETNEIGH, NEIGHBOUR_LEN)?;
+    let found = messages.iter().filter_map(|message| parse_neighbour(&message.body));
+    Ok(found.filter(|(at, of, _)| (*at, *of) == (index, ip)).map(|(_, _, mac)| mac).next())
+}
+
+/// Sizes of `struct ifinfomsg`, `ifaddrmsg`, `rtmsg` and `ndmsg`, which precede the attributes.
 const LINK_LEN: usize = 16;
 const ADDRESS_LEN: usize = 8;
 const ROUTE_LEN: usize = 12;
+const NEIGHBOUR_LEN: usize = 12;
 
 fn parse_link(body: &[u8]) -> Option<Interface> {
     let (header, rest) = body.split_at_checked(LINK_LEN)?;
@@ -172,6 +180,24 @@ fn parse_address(body: &[u8]) -> Option<(u32, Address)> {
         || flags & libc::IFA_F_OPTIMISTIC != 0;
     let address = Address { ip: local.or(ip)?, prefix_len: header[1], scope, usable };
     Some((u32_at(header, 4), address))
+}
+
+/// Interface, address and link-layer address of an `RTM_NEWNEIGH` message; `None` while the
+/// latter is not known.
+fn parse_neighbour(body: &[u8]) -> Option<(u32, IpAddr, [u8; 6])> {
+    let (header, rest) = body.split_at_checked(NEIGHBOUR_LEN)?;
+    if u16_at(header, 8) & (libc::NUD_INCOMPLETE | libc::NUD_FAILED) != 0 {
+        return None;
+    }
+    let (mut ip, mut mac) = (None, None);
+    for (kind, value) in attributes(rest) {
+        match kind {
+            libc::NDA_DST => ip = parse_ip(value),
+            libc::NDA_LLADDR => mac = value.try_into().ok(),
+            _ => {}
+        }
+    }
+    Some((u32_at(header, 4), ip?, mac?))
 }
 
 fn parse_ip(value: &[u8]) -> Option<IpAddr> {

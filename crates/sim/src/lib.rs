@@ -17,7 +17,7 @@ mod world;
 
 pub use link::{Link, LinkConfig};
 pub use node::{Cqs, Memory, Node};
-pub use seeds::check_seeds;
+pub use seeds::{check_seeds, check_these_seeds};
 pub use side::{Side, pattern};
 pub use trace::Trace;
 pub use traffic::{Failure, Kind, Scenario, run};

@@ -1,11 +1,16 @@
 //! Running a scenario over many seeds, and saying how to see a failure again.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::traffic::Failure;
 use crate::world::World;
 
-/// Runs `run(seed, capturing)` for `count` seeds; `SIM_SEEDS` asks for more, `SIM_SEED` for one.
+/// Seeds of the main scenario when nobody asks for more or fewer.
+const USUAL_SEEDS: u64 = 1000;
+
+/// Runs `run(seed, capturing)` for `count` seeds. `SIM_SEEDS` asks for more or fewer: for that
+/// many where 1000 are usual. `SIM_SEED` asks for one.
 ///
 /// # Panics
 /// When a run fails: with its seed, and the capture of a second run of it.
@@ -14,12 +19,26 @@ pub fn check_seeds(
     count: u64,
     run: impl Fn(u64, bool) -> (World, Result<(), Failure>),
 ) {
-    let number = |variable| std::env::var(variable).ok()?.parse::<u64>().ok();
-    let (first, count) = match number("SIM_SEED") {
-        Some(seed) => (seed, 1),
-        None => (0, number("SIM_SEEDS").unwrap_or(count)),
-    };
-    for seed in first..first + count {
+    let asked = number("SIM_SEEDS").unwrap_or(USUAL_SEEDS);
+    check_these_seeds(name, 0..(count * asked).div_ceil(USUAL_SEEDS), run);
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// As [`check_seeds`] for seeds that are known to be possible: with enough loss and enough seeds
+/// some run loses all tries of a packet, and must fail.
+///
+/// # Panics
+/// As [`check_seeds`].
+pub fn check_these_seeds(
+    name: &str,
+    seeds: Range<u64>,
+    run: impl Fn(u64, bool) -> (World, Result<(), Failure>),
+) {
+    let seeds = number("SIM_SEED").map_or(seeds, |seed| seed..seed + 1);
+    for seed in seeds {
         if let Err(failure) = try_run(&run, seed, false).1 {
             let capture = try_run(&run, seed, true).0;
             let path = capture.map(|world| save(name, seed, &world));

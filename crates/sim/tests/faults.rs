@@ -24,7 +24,7 @@ fn every_second_atomic_acknowledgement_is_lost() {
     world.filter = Some(Box::new(move |_, datagram| {
         let bth = parse(&datagram.bytes).unwrap().headers.bth;
         let first = bth.opcode.operation == Operation::AtomicAck && answered.insert(bth.psn.get());
-        !first || bth.psn.get() % 2 == 0
+        !first || bth.psn.get().is_multiple_of(2)
     }));
     let (remote_addr, rkey) = (b.memory.addr(0), b.memory.mr.rkey);
     let mut values = BTreeSet::new();

@@ -1,6 +1,6 @@
 //! Reliable connections over links with faults: exactly once, in order, bytes equal, all done.
 
-use irdma_sim::{Failure, Kind, LinkConfig, Scenario, check_seeds, run};
+use irdma_sim::{Failure, Kind, LinkConfig, Scenario, check_seeds, check_these_seeds, run};
 use irdma_transport::{Config, Instant};
 
 const PERFECT: LinkConfig = LinkConfig::PERFECT;
@@ -46,7 +46,8 @@ fn one_percent_loss() {
 #[test]
 fn ten_percent_loss() {
     let link = LinkConfig { loss: 100_000, ..PERFECT };
-    check("ten_percent_loss", 200, Scenario::new(link));
+    let scenario = Scenario::new(link);
+    check_these_seeds("ten_percent_loss", 0..200, |seed, cap| run(&scenario, seed, cap));
 }
 
 #[test]
@@ -127,7 +128,8 @@ fn receivers_are_slow_and_packets_lost() {
 fn atomics_under_heavy_loss() {
     let link = LinkConfig { loss: 100_000, ..PERFECT };
     let only = &[Kind::FetchAdd, Kind::CompareSwap];
-    check("atomics_under_heavy_loss", 100, Scenario { only, ..Scenario::new(link) });
+    let scenario = Scenario { only, ..Scenario::new(link) };
+    check_these_seeds("atomics_under_heavy_loss", 0..100, |seed, cap| run(&scenario, seed, cap));
 }
 
 #[test]

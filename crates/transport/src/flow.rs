@@ -92,6 +92,7 @@ impl Peers {
         }
         let id = PeerId(self.peers.len() as u32);
         self.ids.insert(key, id);
+        let may_echo = (1..Qpn::MULTICAST.slot()).contains(&dest.slot());
         self.peers.push(Peer {
             addr: route.dst,
             local: route.src,
@@ -103,7 +104,7 @@ impl Peers {
             losses_count_from: Instant::ZERO,
             waiters: ReadyList::default(),
             roomy: false,
-            datagrams: Datagrams::new(config.initial_window, route.dst.is_multicast()),
+            datagrams: Datagrams::new(config.initial_window, may_echo),
         });
         id
     }
@@ -139,6 +140,11 @@ impl Peers {
             self.probes.push_back(id);
         }
         true
+    }
+
+    /// Reliable bytes allowed in flight.
+    pub(crate) fn window(&self, id: PeerId) -> u32 {
+        self.peer(id).window
     }
 
     /// Whether the next packet may not fit: what is sent now must ask for an acknowledgement.

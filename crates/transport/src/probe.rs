@@ -25,8 +25,8 @@ enum Kind {
     Unknown,
     Echoes,
     Mute,
-    /// A group: nobody may answer for all.
-    Group,
+    /// Not asked: a group, or a number that no process of our kind has.
+    Silent,
 }
 
 /// What became of a reservation, and what it calls for.
@@ -56,9 +56,10 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    pub(crate) fn new(window: u32, is_group: bool) -> Self {
+    /// `may_echo` where the receiver may be of our kind.
+    pub(crate) fn new(window: u32, may_echo: bool) -> Self {
         Datagrams {
-            kind: if is_group { Kind::Group } else { Kind::Unknown },
+            kind: if may_echo { Kind::Unknown } else { Kind::Silent },
             window: window.into(),
             sent: 0,
             probed: 0,
@@ -72,7 +73,7 @@ impl Datagrams {
     }
 
     fn is_timed(&self) -> bool {
-        matches!(self.kind, Kind::Mute | Kind::Group)
+        matches!(self.kind, Kind::Mute | Kind::Silent)
     }
 
     /// Whether the receiver is to be asked for the first time who it is.
@@ -127,7 +128,7 @@ impl Datagrams {
         window: u32,
         ready: &mut ReadyList,
     ) -> Option<bool> {
-        if self.kind == Kind::Group || token > self.probed || token < self.echoed {
+        if self.kind == Kind::Silent || token > self.probed || token < self.echoed {
             return None;
         }
         self.kind = Kind::Echoes;

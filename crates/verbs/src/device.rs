@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use irdma_net::netdev::{self, Interface, Scope};
-use irdma_transport::{ErrorKind, Result, VerbsError};
+use irdma_transport::{ErrorKind, Result, VerbsError, mcast_mac};
 use irdma_wire::Gid;
 
 use crate::config::Config;
@@ -165,6 +165,24 @@ impl Device {
     /// The P_Key at `index` of port 1. EINVAL past index 0.
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
         port::query_pkey(port, index).logged("query_pkey")
+    }
+
+    /// The Ethernet address that packets to `dgid` are sent to, as far as the kernel knows it: of
+    /// a group, of this interface, or of a neighbour on its link.
+    pub fn link_address(&self, dgid: Gid) -> Result<Option<[u8; 6]>> {
+        let ip = dgid.to_ip();
+        if ip.is_multicast() {
+            return Ok(Some(mcast_mac(ip)));
+        }
+        let own = self.refresh()?.filter(|interface| {
+            interface.loopback || interface.addresses.iter().any(|address| address.ip == ip)
+        });
+        match own {
+            Some(interface) => Ok(Some(interface.mac)),
+            None => netdev::neighbour(self.0.index, ip).map_err(|error| {
+                VerbsError::new(ErrorKind::Io, format!("the kernel lists no neighbours: {error}"))
+            }),
+        }
     }
 
     pub(crate) fn limits(&self) -> &'static Limits {

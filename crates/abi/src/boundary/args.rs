@@ -44,7 +44,7 @@ macro_rules! bits {
         unsafe impl Bits for $ty {}
     )* };
 }
-bits!(u16 u32 i32);
+bits!(u16 u32 u64 i32);
 
 // SAFETY: numbers have no invalid bytes.
 unsafe impl<const N: usize> Bits for [u8; N] {}

@@ -40,6 +40,7 @@ pub fn refuse(call: &str, code: c_int, cause: &str) -> Errno {
         libc::EINVAL => "EINVAL",
         libc::EOPNOTSUPP => "EOPNOTSUPP",
         libc::ENODATA => "ENODATA",
+        libc::EHOSTUNREACH => "EHOSTUNREACH",
         _ => "error",
     };
     tracing::info!("{call} refused ({name}): {cause}");

@@ -18,8 +18,8 @@ static int readable(int fd, int timeout_ms)
 	return poll(&p, 1, timeout_ms);
 }
 
-static void post(struct ibv_qp *from, struct ibv_qp *to, struct ibv_mr *mr, enum ibv_wr_opcode opcode,
-		 uint32_t rkey)
+static void post(struct ibv_qp *from, struct ibv_qp *to, struct ibv_mr *mr,
+		 enum ibv_wr_opcode opcode, uint32_t rkey)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)memory, .length = 8, .lkey = mr->lkey };
 	struct ibv_send_wr send = { .sg_list = &sge, .num_sge = 1, .opcode = opcode,

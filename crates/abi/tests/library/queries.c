@@ -109,6 +109,27 @@ static void keys(struct ibv_context *context)
 	expect(ibv_get_pkey_index(context, 1, 0x1234) == -1);
 }
 
+int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attr,
+				uint8_t eth_mac[6], uint16_t *vid);
+
+static void ethernet(struct ibv_context *context)
+{
+	int (*port_speed)(struct ibv_context *, uint32_t, uint64_t *) =
+		(int (*)(struct ibv_context *, uint32_t, uint64_t *))dlsym(RTLD_DEFAULT, "ibv_query_port_speed");
+	struct ibv_ah_attr attr = { .port_num = 1, .is_global = 1 };
+	uint8_t mac[6], group[6] = { 0x01, 0x00, 0x5e, 1, 2, 3 };
+	uint64_t speed = 0;
+	uint16_t vid = 0;
+
+	expect(port_speed && !port_speed(context, 1, &speed) && speed >= 25);
+	expect(port_speed(context, 2, &speed) == EINVAL);
+	memcpy(attr.grh.dgid.raw, "\0\0\0\0\0\0\0\0\0\0\377\377\357\001\002\003", 16);
+	expect(!ibv_resolve_eth_l2_from_gid(context, &attr, mac, &vid));
+	expect(!memcmp(mac, group, 6) && vid == 0xffff);
+	expect(!ibv_query_gid(context, 1, 0, &attr.grh.dgid));
+	expect(!ibv_resolve_eth_l2_from_gid(context, &attr, mac, &vid) && !mac[0] && !mac[5]);
+}
+
 int main(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -117,6 +138,7 @@ int main(void)
 	sizes(context);
 	gids(context);
 	keys(context);
+	ethernet(context);
 	expect(!ibv_close_device(context));
 	return 0;
 }

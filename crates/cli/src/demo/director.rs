@@ -213,7 +213,7 @@ impl Director {
         })
     }
 
-    /// Rounds of a case, until its time is over.
+    /// Rounds of a case, until there are enough and its time is over.
     fn repeat(
         &mut self,
         plan: &Plan,
@@ -223,8 +223,9 @@ impl Director {
     ) -> Result<Vec<Times>, Trouble> {
         let mut rounds = Vec::new();
         let mut failures = 0;
+        let least = if pace == Pace::Streaming { plan.rounds } else { 1 };
         let start = Instant::now();
-        while rounds.is_empty() || start.elapsed() < plan.time {
+        while rounds.len() < least || start.elapsed() < plan.time {
             let round = self.round(plan, case, pace);
             match self.exchange(round)? {
                 Ok(times) => rounds.push(times),

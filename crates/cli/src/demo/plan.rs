@@ -95,6 +95,8 @@ pub struct Plan {
     pub cases: Vec<Case>,
     /// How long latency, and then bandwidth, of each case is measured at least.
     pub time: Duration,
+    /// The least rounds of a bandwidth, so that their median means something.
+    pub rounds: usize,
     /// The most messages of a round.
     pub max_count: usize,
 }
@@ -121,7 +123,12 @@ impl Plan {
             true => (&[8, 4 << 10, 64 << 10], 10),
             false => (&[8, 64, 512, 4 << 10, 64 << 10, 1 << 20], 60),
         };
-        Plan { cases: cases(sizes, mtu), time: Duration::from_millis(time), max_count: 256 }
+        Plan {
+            cases: cases(sizes, mtu),
+            time: Duration::from_millis(time),
+            rounds: 3,
+            max_count: 256,
+        }
     }
 
     /// What is captured: few messages, that are one packet, and first, middle and last.
@@ -129,7 +136,7 @@ impl Plan {
     /// Shorter ones than these are taken for RPC over RDMA, and malformed, by Wireshark.
     pub fn captured(mtu: usize) -> Plan {
         let cases = cases(&[33, mtu, 3 * mtu + 6], mtu);
-        Plan { cases, time: Duration::ZERO, max_count: 4 }
+        Plan { cases, time: Duration::ZERO, rounds: 1, max_count: 4 }
     }
 
     /// The messages of a round of a case.

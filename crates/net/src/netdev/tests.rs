@@ -50,6 +50,24 @@ fn an_interface_shows_its_addresses_mtu_and_default_routes() {
 }
 
 #[test]
+fn neighbours_that_the_kernel_knows_are_found() {
+    in_namespace(|| {
+        ip("link add v0 type veth peer name v1");
+        ip("addr add 10.9.0.1/24 dev v0");
+        ip("link set v0 up");
+        ip("link set v1 up");
+        ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev v0 nud permanent");
+        ip("neigh add fe80::2 lladdr 02:00:00:00:00:03 dev v0 nud permanent");
+        let index = find(&list().unwrap(), "v0").index;
+        let mac = |of| neighbour(index, address(of)).unwrap();
+        assert_eq!(mac("10.9.0.2"), Some([2, 0, 0, 0, 0, 2]));
+        assert_eq!(mac("fe80::2"), Some([2, 0, 0, 0, 0, 3]));
+        assert_eq!(mac("10.9.0.3"), None);
+        assert_eq!(neighbour(index + 1, address("10.9.0.2")).unwrap(), None);
+    });
+}
+
+#[test]
 fn a_default_route_over_several_links_is_found_on_each() {
     in_namespace(|| {
         ip("link add v0 type veth peer name v1");

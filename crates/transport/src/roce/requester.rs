@@ -384,7 +384,7 @@ impl Qp {
     /// At the end of each message, every quarter window, and where the shared window is filled
     /// and nothing of this queue pair's share was asked about: otherwise nobody would make room.
     fn asks_for_ack(&self, cx: &Cx, path: &Path, plan: &Plan) -> bool {
-        let quarter = (cx.config.initial_window / path.mtu / 4).max(1);
+        let quarter = (cx.peers.window(path.peer) / path.mtu / 4).max(1);
         let unasked = self.req.unasked + 1;
         plan.ends
             || plan.cost == 0
