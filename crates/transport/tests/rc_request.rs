@@ -475,3 +475,37 @@ fn psns_wrap_in_a_message() {
     t.exchange(&[first, last]);
     assert_eq!(t.completed(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
 }
+
+#[test]
+fn the_answer_has_to_be_of_the_requests_kind() {
+    let mut t = Script::rc();
+    t.post(1, t.read_op(), 0, 8);
+    t.sent();
+    let atomic = t.atomic_ack(SQ_PSN, 5);
+    t.exchange(&[atomic]);
+    let mut t2 = Script::rc();
+    t2.post(1, t2.fetch_add_op(1), 0, 8);
+    t2.sent();
+    let read = t2.read_response(Position::Only, SQ_PSN, &[5; 8]);
+    t2.exchange(&[read]);
+    for mut t in [t, t2] {
+        assert_eq!((t.completed(), t.drops(DropReason::Stale)), (vec![], 1));
+        assert_eq!(t.memory.word(0), 0);
+    }
+}
+
+/// Another queue pair fills the window that they share, and is never answered: it has no timer.
+#[test]
+fn nobody_waits_for_the_silent_for_ever() {
+    let mut t = Script::rc_with(|attr| attr.timeout = 0);
+    t.post(1, t.write_op(), 0, 1 << 16);
+    t.sent();
+    t.switch_to_another(|attr| attr.timeout = 14);
+    for wr_id in 2..5 {
+        t.post(wr_id, SEND, 0, 4);
+        assert_eq!(t.sent().len(), 1);
+        let ack = t.ack(SQ_PSN.add(wr_id as u32 - 2), GOOD);
+        t.exchange(&[ack]);
+        assert_eq!(t.completed(), [(wr_id, WcStatus::Success)]);
+    }
+}
