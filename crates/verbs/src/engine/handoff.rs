@@ -12,8 +12,8 @@ use super::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// An empty poll this recent means that the program polls.
 const RECENT_EMPTY_NS: u64 = 20_000;
-/// A poll that found something this recently: the program is about to poll again.
-const RECENT_FOUND_NS: u64 = 2_000;
+/// A post, or a poll that found something, this recently: the program is about to call again.
+const RECENT_CALL_NS: u64 = 5_000;
 /// After this long without an empty poll the program does not poll any more.
 const STALE_NS: u64 = 50_000;
 /// How often a thread that stands back looks at the program.
@@ -24,8 +24,8 @@ const MAX_TICK_NS: u64 = 200_000;
 const STICKY_AFTER: i32 = 3;
 /// Runs in a row in which it finds none: the program does the work after all.
 const LOOSE_AFTER: i32 = 64;
-/// Empty polls in a row, some milliseconds of them, that show the contrary.
-const POLLING_AFTER: u32 = 20_000;
+/// Wake-ups in a row at which the program had called a moment ago: it does not spin on memory.
+const CALLING_AFTER: u32 = 16;
 /// Ticks in a row with the same leader before the thread parks.
 const PARK_AFTER: u32 = if cfg!(test) { 5 } else { 50 };
 
@@ -64,9 +64,9 @@ pub(crate) enum Sleeper {
 /// What the program and the thread tell each other, without locks.
 #[derive(Debug)]
 pub(crate) struct HandOff {
-    /// Time of the last poll, in nanoseconds; the low bit says that it found something.
-    last_poll: AtomicU64,
-    empty_polls: AtomicU32,
+    /// Time of the program's last call, in nanoseconds; the low bit tells a post, or a poll that
+    /// found something, from a poll that did not.
+    last_call: AtomicU64,
     leader: AtomicBool,
     /// Counts the leaders that came and went.
     leaders: AtomicU32,
@@ -82,6 +82,8 @@ pub(crate) struct Memory {
     sticky: bool,
     /// Runs in a row that found work, or below 0 that did not.
     streak: i32,
+    /// Wake-ups in a row at which the program had called a moment ago.
+    calling: u32,
     /// When it last had work.
     worked_ns: u64,
     tick_ns: u64,
@@ -92,8 +94,7 @@ pub(crate) struct Memory {
 impl HandOff {
     pub(crate) fn new() -> Self {
         HandOff {
-            last_poll: AtomicU64::new(0),
-            empty_polls: AtomicU32::new(0),
+            last_call: AtomicU64::new(0),
             leader: AtomicBool::new(false),
             leaders: AtomicU32::new(0),
             thread: AtomicU8::new(WAITING),
@@ -102,18 +103,16 @@ impl HandOff {
         }
     }
 
-    /// The program polled.
+    /// The program posted, or polled; `found` unless a poll came back empty.
     #[inline]
-    pub(crate) fn note_poll(&self, now_ns: u64, found: bool) {
-        self.last_poll.store(now_ns & !1 | u64::from(found), Ordering::Relaxed);
-        let empty = if found { 0 } else { self.empty_polls.load(Ordering::Relaxed) + 1 };
-        self.empty_polls.store(empty.min(POLLING_AFTER), Ordering::Relaxed);
+    pub(crate) fn note_call(&self, now_ns: u64, found: bool) {
+        self.last_call.store(now_ns & !1 | u64::from(found), Ordering::Relaxed);
     }
 
     /// The program asked for an event. `true`: wake the thread.
     pub(crate) fn note_armed(&self) -> bool {
         // The polls so far are not those of a program that goes on polling.
-        self.last_poll.store(0, Ordering::SeqCst);
+        self.last_call.store(0, Ordering::SeqCst);
         // Behind a leader it looks again soon enough, and is not to be woken at every event.
         self.thread.load(Ordering::SeqCst) == BEHIND_POLLS
     }
@@ -185,12 +184,11 @@ impl HandOff {
         if self.leader.load(Ordering::SeqCst) {
             return self.stand_back(memory, BEHIND_LEADER);
         }
-        if self.empty_polls.load(Ordering::Relaxed) >= POLLING_AFTER {
-            memory.sticky = false;
-        }
-        let (idle_ns, found) = self.last_poll(now_ns);
-        let recent_ns = if found { RECENT_FOUND_NS } else { RECENT_EMPTY_NS };
-        if !memory.sticky && idle_ns < recent_ns {
+        let (idle_ns, found) = self.last_call(now_ns);
+        let recent = idle_ns < if found { RECENT_CALL_NS } else { RECENT_EMPTY_NS };
+        memory.calling = if recent { memory.calling + 1 } else { 0 };
+        memory.sticky &= memory.calling < CALLING_AFTER;
+        if !memory.sticky && recent {
             return self.stand_back(memory, BEHIND_POLLS);
         }
         self.run(memory)
@@ -200,9 +198,11 @@ impl HandOff {
     pub(crate) fn on_run(&self, memory: &mut Memory, now_ns: u64, found_work: bool) {
         if found_work {
             memory.worked_ns = now_ns;
+        }
+        if found_work && memory.calling == 0 {
             memory.streak = (memory.streak.max(0) + 1).min(STICKY_AFTER);
             memory.sticky |= memory.streak == STICKY_AFTER;
-        } else {
+        } else if !found_work {
             memory.streak = (memory.streak.min(0) - 1).max(-LOOSE_AFTER);
             memory.sticky &= memory.streak > -LOOSE_AFTER;
         }
@@ -227,13 +227,14 @@ impl HandOff {
             return self.behind_leader(memory, changed);
         }
         memory.same_leader = 0;
-        let (idle_ns, found) = self.last_poll(now_ns);
         if changed {
             return self.stand_back(memory, BEHIND_LEADER);
         }
-        if !found && idle_ns < STALE_NS {
+        let (idle_ns, found) = self.last_call(now_ns);
+        if idle_ns < if found { RECENT_CALL_NS } else { STALE_NS } {
             return self.stand_back(memory, BEHIND_POLLS);
         }
+        memory.calling = 0;
         self.run(memory)
     }
 
@@ -260,9 +261,9 @@ impl HandOff {
         Turn::Run
     }
 
-    /// Time since the last poll, and whether that found something.
-    fn last_poll(&self, now_ns: u64) -> (u64, bool) {
-        let last = self.last_poll.load(Ordering::Relaxed);
+    /// Time since the program's last call, and whether that was more than an empty poll.
+    fn last_call(&self, now_ns: u64) -> (u64, bool) {
+        let last = self.last_call.load(Ordering::Relaxed);
         (now_ns.saturating_sub(last), last & 1 == 1)
     }
 }

@@ -273,7 +273,7 @@ fn an_armed_queue_calls_the_thread_back() {
     explore(|world| {
         for _ in 0..3 {
             let now_ns = world.state.lock().unwrap().now_ns;
-            world.hand_off.note_poll(now_ns, false);
+            world.hand_off.note_call(now_ns, false);
             arrive(world);
         }
         if world.hand_off.note_armed() {

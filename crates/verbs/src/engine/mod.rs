@@ -182,11 +182,11 @@ impl Engine {
         }
     }
 
-    /// The program polled a completion queue.
+    /// The program posted or polled; `found` unless a poll came back empty.
     #[inline]
-    pub(crate) fn note_poll(&self, found: bool) {
+    pub(crate) fn note_call(&self, found: bool) {
         if self.lane.get().is_some() {
-            self.hand_off.note_poll(clock::monotonic_ns(), found);
+            self.hand_off.note_call(clock::monotonic_ns(), found);
         }
     }
 

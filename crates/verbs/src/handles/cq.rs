@@ -147,7 +147,7 @@ impl CqInner {
                 return Ok(0);
             }
         }
-        engine.note_poll(count > 0);
+        engine.note_call(count > 0);
         Ok(count)
     }
 

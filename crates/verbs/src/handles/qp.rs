@@ -12,7 +12,7 @@ use irdma_wire::{Gid, Qpn};
 use super::{AhAttr, Cq, CqInner, Pd, PdInner, Srq, SrqInner};
 use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
-use crate::engine::{Lane, LaneGuard};
+use crate::engine::{Engine, Lane, LaneGuard};
 use crate::life::{Alive, Life, Unacked, Use};
 use crate::limits::Limits;
 use crate::log::Logged;
@@ -185,7 +185,8 @@ impl Qp {
     #[inline]
     pub fn start_post(&self) -> Result<PostSend<'_>> {
         self.0.check().logged("post")?;
-        Ok(PostSend { qpn: self.0.qpn, lane: self.0.lane.lock() })
+        let engine = &self.0.pd.context.engine;
+        Ok(PostSend { qpn: self.0.qpn, lane: self.0.lane.lock(), _noted: Noted(engine) })
     }
 
     /// Joins a multicast group. EINVAL unless the service is UD and `gid` a group, ENOMEM when
@@ -229,6 +230,18 @@ impl Drop for Qp {
 pub struct PostSend<'a> {
     qpn: Qpn,
     lane: LaneGuard<'a>,
+    /// Dropped after the lane was given back.
+    _noted: Noted<'a>,
+}
+
+/// Tells the background thread that the program is calling.
+struct Noted<'a>(&'a Engine);
+
+impl Drop for Noted<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.note_call(true);
+    }
 }
 
 impl PostSend<'_> {
