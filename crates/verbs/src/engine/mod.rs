@@ -9,6 +9,7 @@ mod handoff;
 mod handoff_model;
 mod lane;
 mod progress;
+mod relay;
 mod sockets;
 mod targets;
 mod traffic;
