@@ -6,7 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::traffic::Failure;
 use crate::world::World;
 
-/// Runs `run(seed, capturing)` for `count` seeds; `SIM_SEEDS` asks for more, `SIM_SEED` for one.
+/// Seeds of the main scenario when nobody asks for more or fewer.
+const USUAL_SEEDS: u64 = 1000;
+
+/// Runs `run(seed, capturing)` for `count` seeds. `SIM_SEEDS` asks for more or fewer: for that
+/// many where 1000 are usual. `SIM_SEED` asks for one.
 ///
 /// # Panics
 /// When a run fails: with its seed, and the capture of a second run of it.
@@ -15,7 +19,8 @@ pub fn check_seeds(
     count: u64,
     run: impl Fn(u64, bool) -> (World, Result<(), Failure>),
 ) {
-    check_these_seeds(name, 0..number("SIM_SEEDS").unwrap_or(count), run);
+    let asked = number("SIM_SEEDS").unwrap_or(USUAL_SEEDS);
+    check_these_seeds(name, 0..(count * asked).div_ceil(USUAL_SEEDS), run);
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -186,3 +186,53 @@ fn members_of_a_group_get_their_copies_until_they_leave() {
         assert_eq!(attr.state, QpState::Rts);
     }
 }
+
+/// Both ends in one process: the packets come back to the endpoint that sent them.
+#[test]
+fn an_endpoint_talks_to_itself() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let mut world = World::pair(1, LinkConfig::PERFECT, false);
+        let a = Side::new(&mut world, 0, qp_type, 1 << 16);
+        let b = Side::new(&mut world, 0, qp_type, 1 << 16);
+        world.connect(a.qp, b.qp, |_| {});
+        let data = pattern(50_000, 3);
+        a.memory.write(0, &data);
+        b.post_recv(&mut world, 1, 0, 50_000).unwrap();
+        a.post(&mut world, 2, SendOp::Send { imm: None }, 0, 50_000).unwrap();
+        assert!(world.run(END));
+        all_succeed(&a.sent(&mut world), 1);
+        all_succeed(&b.received(&mut world), 1);
+        assert!(b.memory.read(0, 50_000) == data);
+    }
+}
+
+/// One machine serves twenty, each over a connection of its own.
+#[test]
+fn a_server_has_many_clients() {
+    let mut world = World::new(1, LinkConfig::PERFECT, false);
+    for host in 1..=21u8 {
+        world.add_node([10, 0, 0, host].into(), irdma_transport::Config::default());
+    }
+    let pairs: Vec<[Side; 2]> = (1..=20)
+        .map(|node| {
+            let sides = [0, node].map(|node| Side::new(&mut world, node, QpType::Rc, 1 << 16));
+            world.connect(sides[0].qp, sides[1].qp, |_| {});
+            sides
+        })
+        .collect();
+    for (n, [server, client]) in pairs.iter().enumerate() {
+        client.memory.write(0, &pattern(30_000, n as u64));
+        server.post_recv(&mut world, 1, 0, 30_000).unwrap();
+        client.post(&mut world, 2, SendOp::Send { imm: None }, 0, 30_000).unwrap();
+        let (rkey, remote_addr) = (client.memory.mr.rkey, client.memory.addr(0));
+        server.post(&mut world, 3, SendOp::Read { remote_addr, rkey }, 32_000, 30_000).unwrap();
+    }
+    assert!(world.run(END));
+    for (n, [server, client]) in pairs.iter().enumerate() {
+        all_succeed(&client.sent(&mut world), 1);
+        all_succeed(&server.received(&mut world), 1);
+        all_succeed(&server.sent(&mut world), 1);
+        assert!(server.memory.read(0, 30_000) == pattern(30_000, n as u64));
+        assert!(server.memory.read(32_000, 30_000) == pattern(30_000, n as u64));
+    }
+}
