@@ -11,6 +11,7 @@ mod handoff_model;
 mod handoff_tests;
 mod lane;
 mod progress;
+mod relay;
 mod sockets;
 mod targets;
 mod traffic;
