@@ -404,8 +404,12 @@ impl Endpoint {
             let probe = Control::probe(peer, token);
             self.controls.push_back(probe);
         }
-        if let Some(control) = self.controls.pop_front() {
+        while batch.is_empty()
+            && let Some(control) = self.controls.pop_front()
+        {
             control.push(&self.cx, batch);
+        }
+        if !batch.is_empty() {
             batch.close();
         }
     }

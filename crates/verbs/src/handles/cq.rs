@@ -203,6 +203,10 @@ impl Subject for CqInner {
     fn unacked(&self) -> &Unacked {
         &self.unacked_async
     }
+
+    fn is_alive(&self) -> bool {
+        self.life.is_alive()
+    }
 }
 
 impl Drop for CqInner {
