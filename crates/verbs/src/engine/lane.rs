@@ -393,10 +393,11 @@ mod tests {
     fn waiting(lane: &Lane) -> Vec<IpAddr> {
         let mut ready = Vec::new();
         lane.poll.wait(&mut ready, Some(0)).unwrap();
-        let lane = lane.lock();
+        let mut lane = lane.lock();
+        let addrs: Vec<_> = lane.traffic.sockets().locals().map(|local| local.addr).collect();
         let tokens = ready.iter().map(|ready| Token::from_u64(ready.token));
         let locals = tokens.filter_map(|token| match token {
-            Token::Local(index) => Some(lane.opened[index].addr),
+            Token::Local(index) => Some(addrs[index]),
             _ => None,
         });
         locals.collect()
