@@ -21,8 +21,6 @@ use crate::timer::{TimerKey, Timers};
 
 /// No window shrinks below this, so that the largest packets still come in numbers.
 const MIN_WINDOW: u32 = 16 << 10;
-/// No peer is believed to hold more than this.
-const MAX_WINDOW: u32 = 16 << 20;
 /// Losses this close together count as one.
 const LOSS_PERIOD_NS: u64 = 2_000_000;
 /// The largest path MTU.
@@ -44,6 +42,8 @@ pub(crate) struct Peer {
     threshold: u32,
     /// The window never exceeds this: half of the peer's receive buffer, others send there, too.
     cap: u32,
+    /// What the program's configuration allows.
+    limit: u32,
     losses_count_from: Instant,
     /// Queue pairs that wait for the reliable window, longest first.
     waiters: ReadyList,
@@ -101,6 +101,7 @@ impl Peers {
             in_flight: 0,
             threshold: config.max_window,
             cap: config.max_window,
+            limit: config.max_window,
             losses_count_from: Instant::ZERO,
             waiters: ReadyList::default(),
             roomy: false,
@@ -239,7 +240,7 @@ impl Peers {
             return;
         };
         let peer = self.get(id);
-        let share = (buffer / 2).clamp(MIN_WINDOW, MAX_WINDOW);
+        let share = (buffer / 2).min(peer.limit).max(MIN_WINDOW);
         let Some(probe) = peer.datagrams.on_echo(token, share, ready) else {
             return;
         };

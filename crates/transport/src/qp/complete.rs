@@ -78,9 +78,6 @@ impl Qp {
 
     /// The next receive request, from the shared queue where there is one.
     pub(crate) fn take_recv(&mut self, cx: &mut Cx) -> Option<RecvWqe> {
-        if let Some(spare) = self.resp.spare.take() {
-            return Some(spare);
-        }
         let Some(srq) = &self.init.srq else {
             return self.rq.pop_front();
         };
@@ -89,6 +86,14 @@ impl Qp {
             cx.event(EventKind::SrqLimitReached, EventSource::Srq(srq.token()));
         }
         Some(wqe)
+    }
+
+    /// Puts back a receive request that was not used, for the next message.
+    pub(crate) fn give_back_recv(&mut self, wqe: RecvWqe) {
+        match &self.init.srq {
+            Some(srq) => srq.give_back(wqe),
+            None => self.rq.push_front(wqe),
+        }
     }
 
     /// The oldest send request failed: report it, flush the rest, raise the event.
