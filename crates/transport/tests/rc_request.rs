@@ -509,3 +509,31 @@ fn nobody_waits_for_the_silent_for_ever() {
         assert_eq!(t.completed(), [(wr_id, WcStatus::Success)]);
     }
 }
+
+/// Those that waited longer are woken first, and are gone: the last one is woken all the same.
+#[test]
+fn waiting_behind_the_dead_ends() {
+    let mut t = Script::rc();
+    let first = t.qpn;
+    t.post(1, t.write_op(), 0, 1 << 16);
+    t.sent();
+    for wr_id in 0..16 {
+        t.switch_to_another(|attr| attr.path_mtu = 4096);
+        t.post(wr_id, SEND, 0, 4);
+        assert_eq!(t.sent().len(), 1);
+    }
+    let waiting: Vec<_> = (0..70)
+        .map(|wr_id| {
+            t.switch_to_another(|attr| attr.path_mtu = 1024);
+            t.post(wr_id, SEND, 0, 4);
+            assert_eq!(t.sent_text(), [""; 0], "twice the window is in flight");
+            t.qpn
+        })
+        .collect();
+    for qpn in &waiting[..69] {
+        t.node.endpoint.destroy_qp(*qpn).unwrap();
+    }
+    t.qpn = first;
+    let ack = t.ack(SQ_PSN.add(255), GOOD);
+    assert_eq!(t.exchange(&[ack]), ["SEND_ONLY 100 ask 4B"]);
+}
