@@ -3,7 +3,7 @@
 use irdma_sim::pattern;
 use irdma_sim::script::{MTU, SQ_PSN, Script};
 use irdma_transport::{
-    DropReason, EventKind, QpState, QpType, SendData, SendFlags, SendOp, SendWr, WcStatus,
+    DropReason, EventKind, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus,
 };
 use irdma_wire::{NakCode, Position, Syndrome};
 
@@ -451,6 +451,8 @@ fn a_full_send_queue_refuses_and_takes_again() {
     assert_eq!(t.sent().len(), 16);
     let ack = t.ack(SQ_PSN, GOOD);
     t.exchange(&[ack]);
+    assert_eq!(t.post_wr(&wr).unwrap_err().errno(), 12, "its completion is not polled");
+    assert_eq!(t.completed(), [(0, WcStatus::Success)]);
     t.post_wr(&wr).unwrap();
     assert_eq!(t.sent_text(), ["SEND_ONLY 116 ask 4B"]);
 }
@@ -474,4 +476,21 @@ fn psns_wrap_in_a_message() {
     let last = t.read_response(Position::Last, start.add(4), &[2; MTU]);
     t.exchange(&[first, last]);
     assert_eq!(t.completed(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+}
+
+#[test]
+fn a_queue_in_error_fills_up_with_what_is_not_polled() {
+    let mut t = Script::rc();
+    t.modify(QpState::Err).unwrap();
+    let sges = [t.memory.sge(0, 4)];
+    let flags = SendFlags::empty();
+    let send = SendWr { wr_id: 1, op: SEND, flags, data: SendData::Sges(&sges), ud: None };
+    let sends = (0..100).take_while(|_| t.post_wr(&send).is_ok()).count();
+    let (qpn, receive) = (t.qpn, RecvWr { wr_id: 2, sges: &sges });
+    let endpoint = &mut t.node.endpoint;
+    let receives =
+        (0..100).take_while(|_| endpoint.post_recv(t.now, qpn, &receive).is_ok()).count();
+    assert_eq!((sends, receives), (16, 16));
+    assert_eq!((t.completed().len(), t.received().len()), (16, 16));
+    t.post_wr(&send).unwrap();
 }
