@@ -159,6 +159,9 @@ impl Endpoint {
     /// Makes `addr` usable as a source: `ports` are the source ports of its sending sockets, `mtu`
     /// the path MTU in bytes that its interface allows.
     pub fn add_local(&mut self, addr: IpAddr, ports: Vec<u16>, mtu: u32) {
+        for path in self.qps.iter_mut().filter_map(|qp| qp.path.as_mut()) {
+            path.route.follow_ports(addr, &ports);
+        }
         self.cx.locals.add(addr, ports, mtu);
     }
 

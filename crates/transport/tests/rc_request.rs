@@ -1,11 +1,12 @@
 //! The requester of a reliable connection: what it sends, and what completes it (IBTA 9.7.2, 9.7.3).
 
 use irdma_sim::pattern;
-use irdma_sim::script::{MTU, SQ_PSN, Script};
+use irdma_sim::script::{HERE, MTU, SQ_PSN, Script};
 use irdma_transport::{
     DropReason, EventKind, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus,
 };
-use irdma_wire::{NakCode, Position, Syndrome};
+use irdma_wire::icrc::{Verdict, verify};
+use irdma_wire::{FlowKey, NakCode, Position, Syndrome};
 
 const GOOD: Syndrome = Syndrome::Ack { credit: 31 };
 const SEND: SendOp = SendOp::Send { imm: None };
@@ -493,4 +494,29 @@ fn a_queue_in_error_fills_up_with_what_is_not_polled() {
     assert_eq!((sends, receives), (16, 16));
     assert_eq!((t.completed().len(), t.received().len()), (16, 16));
     t.post_wr(&send).unwrap();
+}
+
+/// The next batch, verified with the source ports that its address has now.
+fn sent_from(t: &mut Script, ports: &[u16]) -> usize {
+    let mut buffer = vec![0; 1 << 16];
+    let mut count = 0;
+    while let Some(transmit) = t.node.endpoint.poll_transmit(t.now, &mut buffer) {
+        let src_port = ports[transmit.port];
+        let flow = FlowKey { src: transmit.src, dst: transmit.dst, src_port };
+        for (id, bytes) in buffer[..transmit.len].chunks(transmit.segment).enumerate() {
+            assert_eq!(verify(&flow, id as u16, bytes), Verdict::Good);
+            count += 1;
+        }
+    }
+    count
+}
+
+#[test]
+fn an_address_that_comes_back_signs_with_its_new_ports() {
+    let mut t = Script::rc();
+    t.node.endpoint.remove_local(HERE);
+    let ports = [60_001, 60_002];
+    t.node.endpoint.add_local(HERE, ports.to_vec(), 4096);
+    t.post(1, SEND, 0, 4);
+    assert!(sent_from(&mut t, &ports) > 0);
 }
