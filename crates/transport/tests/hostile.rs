@@ -283,3 +283,29 @@ fn echoes_that_answer_nothing_change_nothing() {
     t.post(2, t.write_op(), 0, 10);
     assert_eq!(t.sent().len(), 1);
 }
+
+#[test]
+fn a_flood_of_probes_neither_piles_up_nor_stops_other_traffic() {
+    use irdma_wire::ctl::{self, Control, Kind};
+    let mut t = Script::rc();
+    let opcode = irdma_wire::Opcode::new(Service::Ud, Operation::Send, Position::Only);
+    let (kind, receive_window_bytes, src_slot) = (Kind::Probe, 0, 77);
+    let probe = Control { kind, token: 5, receive_window_bytes, src_slot };
+    let to = Qpn::from_parts(1, 0);
+    let mut packet = Pkt::new(opcode, to, irdma_wire::Psn::new(0)).payload(&probe.emit());
+    let src_qpn = Qpn::from_parts(src_slot, 0);
+    packet.headers.deth = Some(irdma_wire::Deth { qkey: ctl::QKEY, src_qpn });
+    for _ in 0..1000 {
+        t.deliver(&packet);
+    }
+    assert_eq!(t.drops(DropReason::NoReceive), 1000 - 64);
+    t.post(1, t.write_op(), 0, 10);
+    let mut buffer = vec![0; 1 << 16];
+    let mut own = Vec::new();
+    while let Some(transmit) = t.node.endpoint.poll_transmit(t.now, &mut buffer) {
+        let packet = irdma_wire::parse(&buffer[..transmit.len]).unwrap();
+        own.push(packet.headers.bth.opcode.service == Service::Rc);
+    }
+    assert!(own.iter().position(|rc| *rc).is_some_and(|at| at < 2), "{own:?}");
+    assert!(own.len() >= 65, "the echoes and the request: {}", own.len());
+}

@@ -52,7 +52,7 @@ impl Qp {
             qpn: self.qpn,
             ..Wc::default()
         };
-        cx.push_wc(&self.init.send_cq, wc);
+        cx.push_wc(&self.init.send_cq, wc, &self.sq_unpolled);
     }
 
     pub(crate) fn complete_recv(&self, cx: &mut Cx, wr_id: u64, status: WcStatus, got: Received) {
@@ -73,7 +73,7 @@ impl Qp {
             solicited: got.solicited,
             ..Wc::default()
         };
-        cx.push_wc(&self.init.recv_cq, wc);
+        cx.push_wc(&self.init.recv_cq, wc, &self.rq_unpolled);
     }
 
     /// The next receive request, from the shared queue where there is one.
