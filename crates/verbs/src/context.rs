@@ -1,6 +1,7 @@
 //! An open device: the root of the objects that a program makes on it.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,7 +15,7 @@ use crate::engine::Engine;
 use crate::handles::{Cq, MrInner, Pd, QpInner};
 use crate::life::{Alive, Life};
 use crate::log::Logged;
-use crate::port::{PORT, PortAttr};
+use crate::port::{PORT, PortAttr, PortState, port_ibevent};
 use crate::process::Process;
 use crate::stats::HwStats;
 
@@ -31,6 +32,14 @@ pub(crate) struct ContextInner {
     /// Listens on all addresses of the device, those to come among them.
     listens: AtomicBool,
     open: Mutex<Open>,
+    seen: Mutex<Seen>,
+}
+
+/// The port as the program was last told.
+#[derive(Clone, Debug)]
+struct Seen {
+    state: PortState,
+    addresses: Vec<IpAddr>,
 }
 
 /// What closing the context has to end.
@@ -51,6 +60,7 @@ impl Alive for ContextInner {
 impl Context {
     /// Opens `device`; starts neither thread nor socket.
     pub(crate) fn alloc_ucontext(device: &Device) -> Result<Context> {
+        let state = device.query_port(PORT).logged("open_device")?.state;
         let events = EventQueue::new().logged("open_device")?;
         let engine = Process::current().open_engine().logged("open_device")?;
         let inner = Arc::new(ContextInner {
@@ -60,6 +70,7 @@ impl Context {
             life: Life::default(),
             listens: AtomicBool::new(false),
             open: Mutex::default(),
+            seen: Mutex::new(Seen { state, addresses: device.gids().addresses() }),
         });
         inner.engine.targets.add_context(&inner);
         Ok(Context(inner))
@@ -181,13 +192,24 @@ impl ContextInner {
         self.engine.open_device(&self.device)
     }
 
-    /// The device's addresses changed.
-    pub(crate) fn addresses_changed(&self) {
-        if self.listens.load(Ordering::Acquire) {
-            // What cannot be opened is logged, and costs only its own traffic.
-            let _ = self.engine.open_device(&self.device);
+    /// Tells the program what has changed about the port since it was last told.
+    pub(crate) fn follow(&self, state: PortState) {
+        let now = Seen { state, addresses: self.device.gids().addresses() };
+        let before = std::mem::replace(&mut *self.seen(), now.clone());
+        if before.addresses != now.addresses {
+            if self.listens.load(Ordering::Acquire) {
+                // What cannot be opened is logged, and costs only its own traffic.
+                let _ = self.engine.open_device(&self.device);
+            }
+            self.notify(EventKind::GidChange, Target::Port(PORT));
         }
-        self.notify(EventKind::GidChange, Target::Port(PORT));
+        if before.state != now.state {
+            self.notify(port_ibevent(now.state), Target::Port(PORT));
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cuts the program off: nothing of this context is reachable from the network afterwards.

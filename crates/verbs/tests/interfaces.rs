@@ -4,6 +4,7 @@ mod common;
 
 use std::io::Write;
 use std::process::Command;
+use std::time::Duration;
 
 use common::process::{Peer, ROLE, line_after, meet, read_line};
 use common::{Ends, Node, eventually};
@@ -65,6 +66,8 @@ fn another_process() {
         Ok("echo 1") => echo(1),
         Ok("ping 0") => ping(0),
         Ok("ping 1") => ping(1),
+        Ok("steady 0") => steady(0),
+        Ok("steady 1") => steady(1),
         _ => {}
     }
 }
@@ -107,6 +110,22 @@ fn ping(gid_index: u8) {
     read_line();
 }
 
+/// Sends to and fro until 300 messages arrived, one every few milliseconds.
+fn steady(gid_index: u8) {
+    let mut node = Node::new(&device(), QpType::Rc, 1 << 12);
+    // The kernel takes a second and more to find the neighbour again.
+    (node.gid_index, node.timeout) = (gid_index, 18);
+    (0..64).for_each(|i| node.post_recv(i, 0, 64));
+    meet(&node);
+    for _ in 0..300 {
+        node.post(100, SendOp::Send { imm: None }, 64, 64);
+        let ids = [node.complete().wr_id, node.complete().wr_id];
+        ids.iter().filter(|id| **id < 64).for_each(|id| node.post_recv(*id, 0, 64));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    read_line();
+}
+
 fn introduce(a: &mut Peer, b: &mut Peer) {
     let (ends_a, ends_b): (Ends, Ends) = (a.ends, b.ends);
     a.tell(&ends_b);
@@ -141,4 +160,32 @@ fn a_program_hears_of_addresses_and_of_the_port() {
     assert_eq!(next(), "PortActive");
     peer.stdin.flush().unwrap();
     peer.finish();
+}
+
+#[test]
+fn traffic_goes_on_when_an_interface_or_an_address_comes_back() {
+    for (gid_index, address) in [(0, "10.9.0.1/24"), (1, "2001:db8:9::1/64")] {
+        let Some(link) = Link::new("flap") else { return };
+        let [a, b] = &link.0;
+        let mut first = Peer::start_in(a, &format!("steady {gid_index}"));
+        let mut second = Peer::start_in(b, &format!("steady {gid_index}"));
+        introduce(&mut first, &mut second);
+        std::thread::sleep(Duration::from_millis(100));
+        ip(&format!("-n {a} link set v0 down"));
+        std::thread::sleep(Duration::from_millis(50));
+        ip(&format!("-n {a} link set v0 up"));
+        if gid_index == 1 {
+            // The kernel takes IPv6 addresses from an interface that goes down.
+            ip(&format!("-n {a} addr add {address} dev v0 nodad"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        ip(&format!("-n {a} addr del {address} dev v0"));
+        std::thread::sleep(Duration::from_millis(50));
+        ip(&format!(
+            "-n {a} addr add {address} dev v0{}",
+            if gid_index == 1 { " nodad" } else { "" }
+        ));
+        first.finish();
+        second.finish();
+    }
 }

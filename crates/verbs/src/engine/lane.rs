@@ -58,18 +58,7 @@ pub(crate) struct LaneInner {
     message: Box<[u8]>,
     ready: Vec<Ready>,
     effects: Vec<Effect>,
-    opened: Vec<Opened>,
-    /// Opened before they left their interface.
-    lost: Vec<Opened>,
     now: Instant,
-}
-
-/// An address as it was opened.
-#[derive(Clone, Copy, Debug)]
-struct Opened {
-    addr: IpAddr,
-    ifindex: u32,
-    mtu: u32,
 }
 
 impl Lane {
@@ -105,8 +94,6 @@ impl Lane {
             message: vec![0; slot::MESSAGE_LEN].into(),
             ready: Vec::new(),
             effects: Vec::new(),
-            opened: Vec::new(),
-            lost: Vec::new(),
             now: Instant::ZERO,
         };
         Ok(Lane {
@@ -254,32 +241,13 @@ impl LaneInner {
         if self.has_local(addr) {
             return Ok(());
         }
-        self.lost.retain(|lost| lost.addr != addr);
         let now_ns = self.now.as_nanos();
         let opened = self.traffic.sockets().open_local(addr, ifindex, &self.slot, now_ns);
         let local = opened.map_err(|error| socket_error(addr, &error))?;
         let window = (local.receiver.rcvbuf() / WINDOW_SHARE) as u32;
         self.endpoint.add_local(addr, local.ports(), mtu);
         self.endpoint.set_recv_window(window);
-        self.opened.push(Opened { addr, ifindex, mtu });
         Ok(())
-    }
-
-    /// Closes the sockets of an address that left its interface.
-    pub(crate) fn close_local(&mut self, addr: IpAddr) {
-        self.endpoint.remove_local(addr);
-        self.traffic.sockets().close_local(addr, &self.slot);
-        self.lost.extend(self.opened.extract_if(.., |opened| opened.addr == addr));
-    }
-
-    /// Opens the sockets of an address that has come back.
-    pub(crate) fn reopen_local(&mut self, addr: IpAddr) {
-        let Some(&Opened { addr, ifindex, mtu }) = self.lost.iter().find(|l| l.addr == addr) else {
-            return;
-        };
-        if let Err(error) = self.open_local(addr, ifindex, mtu) {
-            tracing::warn!("{error}");
-        }
     }
 
     /// Closes every socket; nothing is sent or received any more.

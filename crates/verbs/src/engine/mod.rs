@@ -7,6 +7,8 @@ mod capture;
 mod handoff;
 #[cfg(test)]
 mod handoff_model;
+#[cfg(test)]
+mod handoff_tests;
 mod lane;
 mod progress;
 mod relay;

@@ -8,15 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use irdma_net::clock;
-use irdma_net::netdev::{Change, Watch};
+use irdma_net::netdev::Watch;
 use irdma_net::wake::{self, Interest, Poll, Ready};
 use irdma_transport::{EventKind, EventSource};
 
 use super::handoff::{HandOff, Memory, Turn};
 use super::lane::{Lane, NEVER};
 use super::targets::Targets;
-use crate::channel::Target;
-use crate::port::{PORT, PortState, port_ibevent};
+use crate::port::{PORT, PortAttr};
 
 /// The running thread.
 #[derive(Debug)]
@@ -59,7 +58,7 @@ impl Progress {
             ready: Vec::new(),
             called: false,
             grace_ns,
-            interfaces: Interfaces { watch, targets, states: HashMap::new() },
+            interfaces: Interfaces { watch, targets },
         };
         let thread = thread::Builder::new().name("irdma".into()).spawn(move || run(worker))?;
         Ok(Progress { stop, lane, thread: Some(thread) })
@@ -111,7 +110,6 @@ impl Worker {
         if let Err(error) = wake::ask_for_short_slices() {
             tracing::debug!("the background thread may wait for a core: {error}");
         }
-        self.interfaces.note_states();
         let mut turn = Turn::Run;
         while !self.stop.load(Ordering::SeqCst) {
             turn = match turn {
@@ -164,7 +162,7 @@ impl Worker {
     /// Takes wake-ups and follows interfaces; tells whether someone woke the thread.
     fn take_wakes(&mut self) -> bool {
         if self.ready.iter().any(|ready| ready.token == WATCH) {
-            self.interfaces.follow(&self.lane);
+            self.interfaces.follow();
         }
         let woken = self.ready.iter().any(|ready| ready.token == WAKE);
         if woken {
@@ -174,45 +172,26 @@ impl Worker {
     }
 }
 
-/// What the thread knows of the interfaces.
+/// Follows the interfaces on behalf of the open contexts.
 struct Interfaces {
     watch: Option<Watch>,
     targets: Arc<Targets>,
-    /// Port states by device, as last told to the program.
-    states: HashMap<String, PortState>,
 }
 
 impl Interfaces {
-    fn note_states(&mut self) {
-        for context in self.targets.contexts() {
-            if let Ok(attr) = context.device.query_port(PORT) {
-                self.states.entry(context.device.name().into()).or_insert(attr.state);
-            }
-        }
-    }
-
-    /// Takes all changes that wait, then compares what is with what was.
-    fn follow(&mut self, lane: &Lane) {
+    /// Takes all changes that wait, then has every context compare what is with what it saw.
+    fn follow(&mut self) {
         let Some(watch) = &mut self.watch else { return };
-        while let Ok(Some(change)) = watch.next_change() {
-            match change {
-                Change::AddressGone { ip, .. } => lane.lock().close_local(ip),
-                Change::Address { ip, usable: true, .. } => lane.lock().reopen_local(ip),
-                _ => {}
-            }
-        }
-        let before = std::mem::take(&mut self.states);
+        while let Ok(Some(_)) = watch.next_change() {}
+        let mut ports: HashMap<String, PortAttr> = HashMap::new();
         for context in self.targets.contexts() {
-            let device = &context.device;
-            let held = device.gids().addresses();
-            let Ok(attr) = device.query_port(PORT) else { continue };
-            if device.gids().addresses() != held {
-                context.addresses_changed();
-            }
-            if before.get(device.name()).is_some_and(|state| *state != attr.state) {
-                context.notify(port_ibevent(attr.state), Target::Port(PORT));
-            }
-            self.states.insert(device.name().into(), attr.state);
+            let name = context.device.name();
+            let known = ports.get(name).copied();
+            let Some(attr) = known.or_else(|| context.device.query_port(PORT).ok()) else {
+                continue;
+            };
+            ports.insert(name.into(), attr);
+            context.follow(attr.state);
         }
     }
 }

@@ -1,5 +1,8 @@
 //! The sockets of a lane: for each local address one that receives and a few that send, and one
 //! for each multicast group.
+//!
+//! The sockets of an address that leaves its interface stay: queue pairs sign packets with the
+//! port of their socket, and go on when the address comes back.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -135,15 +138,6 @@ impl Sockets {
         let index = place_for(&mut self.locals);
         self.poll.add(&local.receiver, Token::Local(index).to_u64(), Interest::Read)?;
         Ok(self.locals[index].insert(local))
-    }
-
-    /// Closes the sockets of an address that left its interface.
-    pub(crate) fn close_local(&mut self, addr: IpAddr, slot: &Slot) {
-        for place in &mut self.locals {
-            if let Some(local) = place.take_if(|local| local.addr == addr) {
-                local.leave(slot);
-            }
-        }
     }
 
     /// Closes everything; the processes that share the addresses are told.

@@ -38,6 +38,8 @@ pub struct Node {
     pub pd: Pd,
     pub context: Context,
     pub gid_index: u8,
+    /// Exponent of the acknowledgement timeout.
+    pub timeout: u8,
 }
 
 pub const CAP: QpCap = QpCap {
@@ -75,7 +77,7 @@ impl Node {
         };
         let qp = pd.create_qp(&init).expect("a queue pair");
         to_init(&qp);
-        Node { qp, cq, channel, mr, buffer, pd, context, gid_index: 0 }
+        Node { qp, cq, channel, mr, buffer, pd, context, gid_index: 0, timeout: 14 }
     }
 
     pub fn ends(&self) -> Ends {
@@ -88,7 +90,7 @@ impl Node {
     }
 
     pub fn connect(&self, peer: &Ends) {
-        connect(&self.qp, peer, self.gid_index, 14);
+        connect(&self.qp, peer, self.gid_index, self.timeout);
     }
 
     pub fn sge(&self, offset: usize, len: usize) -> Sge {

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use irdma::{Gid, QpType, Qpn};
 
-use super::{Ends, Node, loopback, to_rtr, to_rts};
+use super::{Ends, Node, loopback};
 
 pub const ROLE: &str = "IRDMA_TEST_ROLE";
 /// A process that echoes what it gets.
@@ -104,8 +104,7 @@ pub fn read_line() -> String {
 pub fn meet(node: &Node) -> Ends {
     println!("@ends {}", text(&node.ends()));
     let peer = parse(&read_line());
-    to_rtr(&node.qp, &peer, node.gid_index);
-    to_rts(&node.qp, 14);
+    node.connect(&peer);
     println!("@connected");
     peer
 }
@@ -114,8 +113,7 @@ pub fn meet(node: &Node) -> Ends {
 pub fn connected_to(peer: &mut Peer, len: usize, prepare: impl Fn(&Node)) -> Node {
     let node = Node::new(&loopback(), QpType::Rc, len);
     prepare(&node);
-    to_rtr(&node.qp, &peer.ends, 0);
-    to_rts(&node.qp, 14);
+    node.connect(&peer.ends);
     peer.tell(&node.ends());
     node
 }
