@@ -110,14 +110,21 @@ impl Cq {
 
     /// Moves waiting completions, oldest first, into `out`; returns how many.
     pub fn poll_cq(&self, out: &mut [Wc]) -> usize {
+        let most = out.len();
+        let mut places = out.iter_mut();
+        self.poll_each(most, |wc| places.next().into_iter().for_each(|place| *place = wc))
+    }
+
+    /// Gives up to `most` waiting completions, oldest first, to `take`; returns how many. The
+    /// queue is locked meanwhile.
+    #[inline]
+    pub fn poll_each(&self, most: usize, take: impl FnMut(Wc)) -> usize {
         if self.is_empty() {
             return 0;
         }
         let mut ring = self.lock();
-        let count = out.len().min(ring.entries.len());
-        for (slot, entry) in out.iter_mut().zip(ring.entries.drain(..count)) {
-            *slot = entry.wc;
-        }
+        let count = most.min(ring.entries.len());
+        ring.entries.drain(..count).for_each(|entry| take(entry.wc));
         ring.retired = ring.retired.saturating_sub(count);
         self.count.store(ring.entries.len(), Ordering::Release);
         count
