@@ -118,7 +118,7 @@ impl Cq {
     /// Gives up to `most` waiting completions, oldest first, to `take`; returns how many. The
     /// queue is locked meanwhile.
     #[inline]
-    pub fn poll_each(&self, most: usize, take: impl FnMut(Wc)) -> usize {
+    pub fn poll_each(&self, most: usize, mut take: impl FnMut(Wc)) -> usize {
         if self.is_empty() {
             return 0;
         }
