@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::Program;
+use crate::{Program, peer};
 
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 const LIBRARY: &str = "libirdma_abi.so";

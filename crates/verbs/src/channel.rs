@@ -343,7 +343,7 @@ mod tests {
         rustix::fs::fcntl_setfl(&channel, rustix::fs::OFlags::NONBLOCK).unwrap();
         let cq = context.create_cq(1, Some(&channel), 0).unwrap();
         // Whoever dispatches an event holds the queue for a moment.
-        let inner = Arc::clone(&cq.0);
+        let inner = Arc::clone(&cq.inner);
         cq.destroy_cq().unwrap();
         inner.comp_event();
         assert_eq!(channel.get_cq_event().unwrap_err().kind(), ErrorKind::Again);
