@@ -1,4 +1,4 @@
-//! What a reliable responder refuses: the answer, the state after it, the event (IBTA 9.7.5.2, 9.9.3).
+//! What a reliable responder refuses: answer, state after it, event (IBTA 9.7.5.2, 9.9.3).
 
 use irdma_mem::Access;
 use irdma_sim::script::{MTU, Pkt, RQ_PSN, Script};
