@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use irdma_mem::MemTable;
 use irdma_net::clock;
@@ -27,6 +28,9 @@ use crate::stats::{self, HwStats};
 
 /// Of so many empty polls in a row one asks the kernel for packets.
 const POLLS_A_CHECK: u32 = 4;
+/// How long a new address may keep its first user waiting; a stopped process can hold up steering.
+const SETTLE_NS: u64 = 50_000_000;
+const SETTLE_STEP: Duration = Duration::from_micros(50);
 /// No deadline.
 pub(crate) const NEVER: u64 = u64::MAX;
 /// The part of a receive buffer that packets can be counted on to fill; the rest is the kernel's
@@ -146,6 +150,18 @@ impl Lane {
         self.empty_polls.store(count, Ordering::Relaxed);
         if count.is_multiple_of(POLLS_A_CHECK) || self.deadline_ns.load(Ordering::Relaxed) == 0 {
             self.try_run();
+        }
+    }
+
+    /// Runs until datagrams are steered to their owners, or [`SETTLE_NS`] have passed.
+    ///
+    /// Until then some take the detour of a relay, and those that are steered overtake them:
+    /// unreliable connections lose messages by that.
+    pub(crate) fn settle(&self) {
+        let until_ns = clock::monotonic_ns() + SETTLE_NS;
+        while self.lock().traffic.sockets().is_steering() && clock::monotonic_ns() < until_ns {
+            self.try_run();
+            std::thread::sleep(SETTLE_STEP);
         }
     }
 
@@ -385,7 +401,6 @@ impl Drop for LaneGuard<'_> {
 mod tests {
     use std::net::UdpSocket;
     use std::thread::sleep;
-    use std::time::Duration;
 
     use super::*;
 
@@ -414,6 +429,8 @@ mod tests {
         for addr in [one, two] {
             lane.lock().open_local(addr, 1, 1024).unwrap();
         }
+        lane.settle();
+        assert!(!lane.lock().traffic.sockets().is_steering(), "what is given out is steered");
         while lane.deadline_ns() != NEVER {
             sleep(Duration::from_millis(1));
             lane.run();

@@ -157,7 +157,9 @@ impl Engine {
         }
         self.start_background();
         let mtu = device.query_port(PORT)?.active_mtu;
-        lane.lock().open_local(addr, device.netdev_index(), mtu)
+        lane.lock().open_local(addr, device.netdev_index(), mtu)?;
+        lane.settle();
+        Ok(())
     }
 
     /// Opens the sockets of every address that a device has; an error if none can be opened.
