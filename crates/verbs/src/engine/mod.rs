@@ -210,6 +210,9 @@ impl Engine {
                 let result = self.lead(lane, fd, waits);
                 if self.hand_off.leave_leader() {
                     lane.wake.signal();
+                } else {
+                    // Deadlines that were set meanwhile were told to the leader alone.
+                    lane.wake_for(lane.deadline_ns());
                 }
                 result
             }

@@ -93,7 +93,7 @@ impl Targets {
                 let srq = self.lock().srqs.get(&token).and_then(Weak::upgrade);
                 if let Some(srq) = srq {
                     let target = Target::Object(Arc::downgrade(&srq) as _);
-                    srq.pd.context.notify(kind, target);
+                    srq.context.notify(kind, target);
                 }
             }
             EventSource::Port(port) => self.notify_all(kind, || Target::Port(port)),

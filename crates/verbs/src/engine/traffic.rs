@@ -36,7 +36,7 @@ impl Budget {
         self.packets == 0 || self.bytes == 0
     }
 
-    fn spend(&mut self, packets: usize, bytes: usize) {
+    pub(crate) fn spend(&mut self, packets: usize, bytes: usize) {
         self.packets = self.packets.saturating_sub(packets);
         self.bytes = self.bytes.saturating_sub(bytes);
     }

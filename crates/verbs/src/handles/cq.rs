@@ -14,7 +14,11 @@ use crate::log::Logged;
 
 /// A completion queue.
 #[derive(Debug)]
-pub struct Cq(pub(crate) Arc<CqInner>);
+pub struct Cq {
+    pub(crate) inner: Arc<CqInner>,
+    _channel: Option<Use<CompChannelInner>>,
+    _place: Place,
+}
 
 #[derive(Debug)]
 pub(crate) struct CqInner {
@@ -22,13 +26,12 @@ pub(crate) struct CqInner {
     pub(crate) cq: Arc<transport::Cq>,
     pub(crate) unacked_comp: Unacked,
     unacked_async: Unacked,
-    channel: Option<Use<CompChannelInner>>,
+    channel: Option<Arc<CompChannelInner>>,
     /// The program asked for an event and has not got it: its polls are the last before it
     /// sleeps, not those of a spinning program.
     armed: AtomicBool,
     cookie: AtomicU64,
     life: Life,
-    _place: Place,
 }
 
 impl Alive for CqInner {
@@ -52,7 +55,7 @@ impl Cq {
                 "comp_vector {comp_vector}: the device has vector 0 only"
             )));
         }
-        let channel = channel.map(|channel| channel_of(context, channel)).transpose()?;
+        let held = channel.map(|channel| channel_of(context, channel)).transpose()?;
         let place = context.engine.cqs.take()?;
         let token = context.engine.next_token();
         let inner = Arc::new(CqInner {
@@ -60,14 +63,13 @@ impl Cq {
             cq: Arc::new(transport::Cq::new(token, cqe as usize)),
             unacked_comp: Unacked::default(),
             unacked_async: Unacked::default(),
-            channel,
+            channel: channel.map(|channel| Arc::clone(&channel.0)),
             armed: AtomicBool::new(false),
             cookie: AtomicU64::new(0),
             life: Life::default(),
-            _place: place,
         });
         context.engine.targets.add_cq(&inner);
-        Ok(Cq(inner))
+        Ok(Cq { inner, _channel: held, _place: place })
     }
 
     /// Moves waiting completions, oldest first, into `out`; returns how many. An empty queue
@@ -83,45 +85,45 @@ impl Cq {
     /// queue.
     #[inline]
     pub fn poll_each(&self, most: usize, take: impl FnMut(Wc)) -> Result<usize> {
-        self.0.poll_each(most, take)
+        self.inner.poll_each(most, take)
     }
 
     /// Asks for one event at the next completion: any, or only a solicited or failed one.
     /// Completions already waiting raise nothing: poll after this call.
     pub fn req_notify_cq(&self, solicited_only: bool) -> Result<()> {
-        self.0.req_notify_cq(if solicited_only { Arm::Solicited } else { Arm::Any })
+        self.inner.req_notify_cq(if solicited_only { Arm::Solicited } else { Arm::Any })
     }
 
     /// The most completions that can wait.
     pub fn capacity(&self) -> usize {
-        self.0.cq.capacity()
+        self.inner.cq.capacity()
     }
 
     /// Changes how many completions can wait; none that waits is lost. EINVAL for 0 or more than
     /// the limit.
     pub fn resize_cq(&self, cqe: u32) -> Result<()> {
-        self.0.resize(cqe).logged("resize_cq")
+        self.inner.resize(cqe).logged("resize_cq")
     }
 
     /// The number that events name the queue by.
     pub fn set_cookie(&self, cookie: u64) {
-        self.0.cookie.store(cookie, Ordering::Release);
+        self.inner.cookie.store(cookie, Ordering::Release);
     }
 
     /// Acknowledges `count` completion events (`ibv_ack_cq_events(3)`).
     pub fn ack_cq_events(&self, count: u32) {
-        self.0.unacked_comp.ack(count);
+        self.inner.unacked_comp.ack(count);
     }
 
     /// Acknowledges `count` asynchronous events.
     pub fn ack_async_events(&self, count: u32) {
-        self.0.unacked_async.ack(count);
+        self.inner.unacked_async.ack(count);
     }
 
     /// Destroys the queue, once every event about it is acknowledged. EBUSY while queue pairs
     /// use it.
     pub fn destroy_cq(self) -> std::result::Result<(), Refused<Self>> {
-        match self.0.destroy().logged("destroy_cq") {
+        match self.inner.destroy().logged("destroy_cq") {
             Ok(()) => Ok(()),
             Err(error) => Err(Refused { handle: self, error }),
         }
@@ -211,6 +213,10 @@ impl Subject for CqInner {
 
     fn unacked(&self) -> &Unacked {
         &self.unacked_async
+    }
+
+    fn is_alive(&self) -> bool {
+        self.life.is_alive()
     }
 }
 

@@ -9,17 +9,21 @@ use irdma_net::maps;
 use irdma_transport::{ErrorKind, Result, VerbsError};
 
 use super::{Pd, PdInner};
+use crate::context::ContextInner;
 use crate::life::Use;
 use crate::log::Logged;
 
 /// A registered memory region; dropping it deregisters.
 #[derive(Debug)]
-pub struct Mr(Arc<MrInner>);
+pub struct Mr {
+    inner: Arc<MrInner>,
+    _pd: Use<PdInner>,
+}
 
 #[derive(Debug)]
 pub(crate) struct MrInner {
     pub(crate) info: MrInfo,
-    pd: Use<PdInner>,
+    context: Arc<ContextInner>,
     registered: AtomicBool,
 }
 
@@ -82,9 +86,10 @@ impl Pd {
         }
         let pd = Use::of(&self.0)?;
         let info = register(&context.engine.mem, pd.id).map_err(verbs_error)?;
-        let inner = Arc::new(MrInner { info, pd, registered: AtomicBool::new(true) });
+        let registered = AtomicBool::new(true);
+        let inner = Arc::new(MrInner { info, context: Arc::clone(context), registered });
         context.add_mr(&inner);
-        Ok(Mr(inner))
+        Ok(Mr { inner, _pd: pd })
     }
 }
 
@@ -116,28 +121,28 @@ fn verbs_error(error: MemError) -> VerbsError {
 impl Mr {
     /// Addresses, length, keys and rights.
     pub fn info(&self) -> &MrInfo {
-        &self.0.info
+        &self.inner.info
     }
 
     /// The key for the program's own work requests.
     pub fn lkey(&self) -> u32 {
-        self.0.info.lkey
+        self.inner.info.lkey
     }
 
     /// The key for the peer's requests.
     pub fn rkey(&self) -> u32 {
-        self.0.info.rkey
+        self.inner.info.rkey
     }
 
     /// Ends the registration: afterwards no use of the keys succeeds and none is under way.
     pub fn dereg_mr(self) -> Result<()> {
-        self.0.dereg().logged("dereg_mr")
+        self.inner.dereg().logged("dereg_mr")
     }
 }
 
 impl MrInner {
     fn dereg(&self) -> Result<()> {
-        let context = &self.pd.context;
+        let context = &self.context;
         context.engine.check_fork()?;
         if !self.registered.swap(false, Ordering::AcqRel) {
             return Err(VerbsError::invalid("the region was deregistered with its context"));
@@ -152,8 +157,8 @@ impl MrInner {
     }
 }
 
-impl Drop for MrInner {
+impl Drop for Mr {
     fn drop(&mut self) {
-        self.cut();
+        self.inner.cut();
     }
 }

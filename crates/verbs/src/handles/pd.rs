@@ -55,7 +55,16 @@ impl Pd {
 impl PdInner {
     fn dealloc(&self) -> Result<()> {
         self.context.engine.check_fork()?;
-        self.life.end(Self::WHAT)
+        self.life.end(Self::WHAT)?;
+        self.give_back();
+        Ok(())
+    }
+
+    fn give_back(&self) {
+        let pd = self.pd.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err((_, error))) = pd.map(|pd| self.context.engine.pds.dealloc_pd(pd)) {
+            tracing::error!("protection domain {:?} leaked: {error}", self.id);
+        }
     }
 
     /// The domain as the transport knows it; there is one as long as the life has not ended.
@@ -69,12 +78,8 @@ impl PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        if self.context.engine.check_fork().is_err() {
-            return;
-        }
-        let pd = self.pd.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Err((_, error))) = pd.map(|pd| self.context.engine.pds.dealloc_pd(pd)) {
-            tracing::error!("protection domain {:?} leaked: {error}", self.id);
+        if self.context.engine.check_fork().is_ok() {
+            self.give_back();
         }
     }
 }

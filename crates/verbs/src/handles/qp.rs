@@ -20,7 +20,18 @@ use crate::port::PORT;
 
 /// A queue pair.
 #[derive(Debug)]
-pub struct Qp(pub(crate) Arc<QpInner>);
+pub struct Qp {
+    pub(crate) inner: Arc<QpInner>,
+    _uses: Uses,
+}
+
+/// What a queue pair stands on.
+#[derive(Debug)]
+struct Uses {
+    _pd: Use<PdInner>,
+    _cqs: [Use<CqInner>; 2],
+    _srq: Option<Use<SrqInner>>,
+}
 
 #[derive(Debug)]
 pub(crate) struct QpInner {
@@ -28,10 +39,7 @@ pub(crate) struct QpInner {
     unacked: Unacked,
     qp_type: QpType,
     lane: Arc<Lane>,
-    pd: Use<PdInner>,
-    /// Held for as long as the queue pair completes into them.
-    _cqs: [Use<CqInner>; 2],
-    _srq: Option<Use<SrqInner>>,
+    context: Arc<ContextInner>,
     /// Multicast attachments, to be ended with the context.
     groups: Mutex<Vec<(Gid, u16)>>,
     cookie: AtomicU64,
@@ -77,13 +85,13 @@ impl Pd {
         let context = &self.0.context;
         let pd = self.0.transport()?;
         check_cap(&attr.cap, attr.srq.is_some(), context.device.limits())?;
-        check_context(context, &attr.send_cq.0.context, "send_cq")?;
-        check_context(context, &attr.recv_cq.0.context, "recv_cq")?;
+        check_context(context, &attr.send_cq.inner.context, "send_cq")?;
+        check_context(context, &attr.recv_cq.inner.context, "recv_cq")?;
         if let Some(srq) = attr.srq {
-            check_context(context, &srq.0.pd.context, "srq")?;
+            check_context(context, &srq.inner.context, "srq")?;
         }
-        let cqs = [Use::of(&attr.send_cq.0)?, Use::of(&attr.recv_cq.0)?];
-        let srq = attr.srq.map(|srq| Use::of(&srq.0)).transpose()?;
+        let cqs = [Use::of(&attr.send_cq.inner)?, Use::of(&attr.recv_cq.inner)?];
+        let srq = attr.srq.map(|srq| Use::of(&srq.inner)).transpose()?;
         let init = transport::QpInit {
             qp_type: attr.qp_type,
             pd,
@@ -94,7 +102,7 @@ impl Pd {
             sq_sig_all: attr.sq_sig_all,
             block_self_mcast: attr.block_self_mcast,
         };
-        let pd = Use::of(&self.0)?;
+        let uses = Uses { _pd: Use::of(&self.0)?, _cqs: cqs, _srq: srq };
         let lane = context.engine.lane()?;
         let qpn = lane.lock().endpoint.create_qp(init)?;
         let inner = Arc::new(QpInner {
@@ -102,9 +110,7 @@ impl Pd {
             unacked: Unacked::default(),
             qp_type: attr.qp_type,
             lane,
-            pd,
-            _cqs: cqs,
-            _srq: srq,
+            context: Arc::clone(context),
             groups: Mutex::default(),
             cookie: AtomicU64::new(0),
             life: Life::default(),
@@ -112,7 +118,7 @@ impl Pd {
         });
         context.engine.targets.add_qp(&inner);
         context.add_qp(&inner);
-        Ok(Qp(inner))
+        Ok(Qp { inner, _uses: uses })
     }
 }
 
@@ -143,12 +149,12 @@ fn check_cap(cap: &QpCap, has_srq: bool, limits: &Limits) -> Result<()> {
 impl Qp {
     /// The queue pair number.
     pub fn qpn(&self) -> Qpn {
-        self.0.qpn
+        self.inner.qpn
     }
 
     /// The service.
     pub fn qp_type(&self) -> QpType {
-        self.0.qp_type
+        self.inner.qp_type
     }
 
     /// Changes attributes and state. Of `attr.av` the source GID is found by its index.
@@ -156,13 +162,15 @@ impl Qp {
     /// EINVAL for what the transition table or the device does not allow; nothing has changed
     /// then. EADDRINUSE where another user or the kernel's own driver holds the address.
     pub fn modify_qp(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        self.0.modify(attr, mask).logged("modify_qp")
+        self.inner.modify(attr, mask).logged("modify_qp")
     }
 
     /// Attributes and sizes as they are now.
     pub fn query_qp(&self) -> Result<(QpAttr, QpCap)> {
-        let queried =
-            self.0.check().and_then(|()| self.0.lane.lock().endpoint.query_qp(self.0.qpn));
+        let queried = self
+            .inner
+            .check()
+            .and_then(|()| self.inner.lane.lock().endpoint.query_qp(self.inner.qpn));
         queried.map(|(attr, init)| (attr, init.cap)).logged("query_qp")
     }
 
@@ -184,36 +192,36 @@ impl Qp {
     /// Begins a list of requests that leave together when the guard is dropped.
     #[inline]
     pub fn start_post(&self) -> Result<PostSend<'_>> {
-        self.0.check().logged("post")?;
-        let engine = &self.0.pd.context.engine;
-        Ok(PostSend { qpn: self.0.qpn, lane: self.0.lane.lock(), _noted: Noted(engine) })
+        self.inner.check().logged("post")?;
+        let engine = &self.inner.context.engine;
+        Ok(PostSend { qpn: self.inner.qpn, lane: self.inner.lane.lock(), _noted: Noted(engine) })
     }
 
     /// Joins a multicast group. EINVAL unless the service is UD and `gid` a group, ENOMEM when
     /// the group is full. Attaching again with the same `lid` changes nothing.
     pub fn attach_mcast(&self, gid: &Gid, lid: u16) -> Result<()> {
-        self.0.attach(gid, lid).logged("attach_mcast")
+        self.inner.attach(gid, lid).logged("attach_mcast")
     }
 
     /// Leaves a multicast group. EINVAL if the queue pair is not attached to it with `lid`.
     pub fn detach_mcast(&self, gid: &Gid, lid: u16) -> Result<()> {
-        self.0.detach(gid, lid).logged("detach_mcast")
+        self.inner.detach(gid, lid).logged("detach_mcast")
     }
 
     /// The number that events name the queue pair by.
     pub fn set_cookie(&self, cookie: u64) {
-        self.0.cookie.store(cookie, Ordering::Release);
+        self.inner.cookie.store(cookie, Ordering::Release);
     }
 
     /// Acknowledges `count` asynchronous events.
     pub fn ack_async_events(&self, count: u32) {
-        self.0.unacked.ack(count);
+        self.inner.unacked.ack(count);
     }
 
     /// Destroys the queue pair and its unpolled completions, once every event about it is
     /// acknowledged. EBUSY while it is attached to a multicast group.
     pub fn destroy_qp(self) -> std::result::Result<(), Refused<Self>> {
-        match self.0.destroy().logged("destroy_qp") {
+        match self.inner.destroy().logged("destroy_qp") {
             Ok(()) => Ok(()),
             Err(error) => Err(Refused { handle: self, error }),
         }
@@ -222,7 +230,7 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        self.0.cut();
+        self.inner.cut();
     }
 }
 
@@ -263,13 +271,13 @@ impl PostSend<'_> {
 impl QpInner {
     #[inline]
     fn check(&self) -> Result<()> {
-        self.pd.context.engine.check_fork()?;
+        self.context.engine.check_fork()?;
         self.life.check(Self::WHAT)
     }
 
     fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         self.check()?;
-        let context = &self.pd.context;
+        let context = &self.context;
         let mut attr = *attr;
         self.check_values(&attr, mask)?;
         if mask.contains(AttrMask::AV) {
@@ -289,7 +297,7 @@ impl QpInner {
 
     /// What the device, rather than the transition table, has to say.
     fn check_values(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        let context = &self.pd.context;
+        let context = &self.context;
         let limits = context.device.limits();
         if mask.contains(AttrMask::MAX_QP_RD_ATOMIC) {
             check_rd_atomic("max_rd_atomic", attr.max_rd_atomic, limits.max_qp_init_rd_atom)?;
@@ -313,7 +321,7 @@ impl QpInner {
 
     fn attach(&self, gid: &Gid, lid: u16) -> Result<()> {
         self.check()?;
-        let context = &self.pd.context;
+        let context = &self.context;
         if self.qp_type == QpType::Ud {
             context.listen()?;
         }
@@ -328,7 +336,7 @@ impl QpInner {
 
     fn detach(&self, gid: &Gid, lid: u16) -> Result<()> {
         self.check()?;
-        let ifindex = self.pd.context.device.netdev_index();
+        let ifindex = self.context.device.netdev_index();
         self.lane.lock().endpoint.detach_mcast(self.qpn, gid, lid, ifindex)?;
         self.groups().retain(|group| *group != (*gid, lid));
         Ok(())
@@ -339,7 +347,7 @@ impl QpInner {
     }
 
     pub(crate) fn context(&self) -> &Arc<ContextInner> {
-        &self.pd.context
+        &self.context
     }
 
     fn destroy(&self) -> Result<()> {
@@ -355,10 +363,10 @@ impl QpInner {
     /// Ends the queue pair whatever it is attached to.
     pub(crate) fn cut(&self) {
         self.life.cut();
-        if self.pd.context.engine.check_fork().is_err() || self.gone.swap(true, Ordering::AcqRel) {
+        if self.context.engine.check_fork().is_err() || self.gone.swap(true, Ordering::AcqRel) {
             return;
         }
-        let ifindex = self.pd.context.device.netdev_index();
+        let ifindex = self.context.device.netdev_index();
         let groups = std::mem::take(&mut *self.groups());
         let mut lane = self.lane.lock();
         for (gid, lid) in groups {
@@ -372,7 +380,7 @@ impl QpInner {
 
     /// Takes the queue pair out of the tables that name it, and its waiting events with it.
     fn forget(&self) {
-        let context = &self.pd.context;
+        let context = &self.context;
         context.engine.targets.remove_qp(self.qpn);
         context.remove_qp(self.qpn);
         context.events.purge(|event| event.is_about(self));
@@ -386,6 +394,10 @@ impl Subject for QpInner {
 
     fn unacked(&self) -> &Unacked {
         &self.unacked
+    }
+
+    fn is_alive(&self) -> bool {
+        self.life.is_alive()
     }
 }
 

@@ -8,22 +8,26 @@ use irdma_transport::{RecvWr, Result, SrqAttr, VerbsError};
 
 use super::{Pd, PdInner};
 use crate::channel::{AsyncSource, Refused, Subject};
+use crate::context::ContextInner;
 use crate::life::{Alive, Life, Unacked, Use};
 use crate::limits::Place;
 use crate::log::Logged;
 
 /// A shared receive queue.
 #[derive(Debug)]
-pub struct Srq(pub(crate) Arc<SrqInner>);
+pub struct Srq {
+    pub(crate) inner: Arc<SrqInner>,
+    _pd: Use<PdInner>,
+    _place: Place,
+}
 
 #[derive(Debug)]
 pub(crate) struct SrqInner {
-    pub(crate) pd: Use<PdInner>,
+    pub(crate) context: Arc<ContextInner>,
     pub(crate) srq: Arc<transport::Srq>,
     unacked: Unacked,
     cookie: AtomicU64,
     life: Life,
-    _place: Place,
 }
 
 impl Alive for SrqInner {
@@ -52,15 +56,14 @@ impl Pd {
         let place = context.engine.srqs.take()?;
         let token = context.engine.next_token();
         let inner = Arc::new(SrqInner {
-            pd,
+            context: Arc::clone(context),
             srq: Arc::new(transport::Srq::create_srq(token, transport_pd, attr)?),
             unacked: Unacked::default(),
             cookie: AtomicU64::new(0),
             life: Life::default(),
-            _place: place,
         });
         context.engine.targets.add_srq(&inner);
-        Ok(Srq(inner))
+        Ok(Srq { inner, _pd: pd, _place: place })
     }
 }
 
@@ -74,34 +77,34 @@ fn check_max(what: &str, asked: u32, max: u32) -> Result<()> {
 impl Srq {
     /// Sizes and the armed limit.
     pub fn query_srq(&self) -> Result<SrqAttr> {
-        self.0.check().logged("query_srq")?;
-        Ok(self.0.srq.query_srq())
+        self.inner.check().logged("query_srq")?;
+        Ok(self.inner.srq.query_srq())
     }
 
     /// Arms the low-water mark: one event when fewer requests wait. EINVAL above the size.
     pub fn modify_srq(&self, srq_limit: u32) -> Result<()> {
-        self.0.check().and_then(|()| self.0.srq.modify_srq(srq_limit)).logged("modify_srq")
+        self.inner.check().and_then(|()| self.inner.srq.modify_srq(srq_limit)).logged("modify_srq")
     }
 
     /// Adds a receive request. EINVAL with too many elements, ENOMEM when full.
     pub fn post_srq_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
-        self.0.check().and_then(|()| self.0.srq.post_srq_recv(wr)).logged("post_srq_recv")
+        self.inner.check().and_then(|()| self.inner.srq.post_srq_recv(wr)).logged("post_srq_recv")
     }
 
     /// The number that events name the queue by.
     pub fn set_cookie(&self, cookie: u64) {
-        self.0.cookie.store(cookie, Ordering::Release);
+        self.inner.cookie.store(cookie, Ordering::Release);
     }
 
     /// Acknowledges `count` asynchronous events.
     pub fn ack_async_events(&self, count: u32) {
-        self.0.unacked.ack(count);
+        self.inner.unacked.ack(count);
     }
 
     /// Destroys the queue and its waiting requests, once every event about it is
     /// acknowledged. EBUSY while queue pairs use it.
     pub fn destroy_srq(self) -> std::result::Result<(), Refused<Self>> {
-        match self.0.destroy().logged("destroy_srq") {
+        match self.inner.destroy().logged("destroy_srq") {
             Ok(()) => Ok(()),
             Err(error) => Err(Refused { handle: self, error }),
         }
@@ -110,15 +113,15 @@ impl Srq {
 
 impl SrqInner {
     fn check(&self) -> Result<()> {
-        self.pd.context.engine.check_fork()?;
+        self.context.engine.check_fork()?;
         self.life.check(Self::WHAT)
     }
 
     fn destroy(&self) -> Result<()> {
-        self.pd.context.engine.check_fork()?;
+        self.context.engine.check_fork()?;
         self.life.end(Self::WHAT)?;
-        self.pd.context.engine.targets.remove_srq(self.srq.token());
-        self.pd.context.events.purge(|event| event.is_about(self));
+        self.context.engine.targets.remove_srq(self.srq.token());
+        self.context.events.purge(|event| event.is_about(self));
         self.unacked.wait();
         Ok(())
     }
@@ -132,12 +135,16 @@ impl Subject for SrqInner {
     fn unacked(&self) -> &Unacked {
         &self.unacked
     }
+
+    fn is_alive(&self) -> bool {
+        self.life.is_alive()
+    }
 }
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        if self.pd.context.engine.check_fork().is_ok() {
-            self.pd.context.engine.targets.remove_srq(self.srq.token());
+        if self.context.engine.check_fork().is_ok() {
+            self.context.engine.targets.remove_srq(self.srq.token());
         }
     }
 }
