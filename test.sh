@@ -143,9 +143,9 @@ interoperability() {
 
 soak() {
     local round rounds=${IRDMA_SOAK_ROUNDS:-20} minutes=${IRDMA_SOAK_MINUTES:-240}
-    export IRDMA_SOAK=1 SIM_SEEDS=${SIM_SEEDS:-20000}
+    export IRDMA_SOAK=1 SIM_SEEDS=${SIM_SEEDS:-$((minutes * 100))}
     demo
-    step "simulated links, $SIM_SEEDS seeds" $((minutes * 30)) \
+    step "simulated links, $SIM_SEEDS seeds" $((600 + minutes * 30)) \
         cargo test --release -p irdma-sim --no-fail-fast
     for ((round = 1; round <= rounds; round++)); do
         if [ "$SECONDS" -gt $((minutes * 60)) ]; then
