@@ -57,12 +57,11 @@ struct party {
 
 static union ibv_gid gid_of(const char *address)
 {
+	/* Of an IPv4 address the last four bytes are still missing. */
 	union ibv_gid gid = { .raw = { [10] = 0xff, [11] = 0xff } };
 
 	if (inet_pton(AF_INET6, address, gid.raw) != 1 && inet_pton(AF_INET, address, gid.raw + 12) != 1)
 		fail(OUTCOME_USAGE, "%s is not an address", address);
-	if (strchr(address, ':') == NULL)
-		gid.raw[10] = gid.raw[11] = 0xff;
 	return gid;
 }
 

@@ -77,8 +77,10 @@ pub fn skipped(test: &str, needs: &[Need]) -> bool {
 #[macro_export]
 macro_rules! need {
     ($($need:expr),+ $(,)?) => {{
-        let name = std::thread::current().name().unwrap_or("a test").to_owned();
-        if $crate::setup::skipped(&name, &[$(&$need[..]),+].concat()) {
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("a test");
+        let test = format!("{}::{test}", env!("CARGO_CRATE_NAME"));
+        if $crate::setup::skipped(&test, &[$(&$need[..]),+].concat()) {
             return;
         }
     }};
