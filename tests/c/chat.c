@@ -51,7 +51,7 @@ static void open_qp(struct chat *c)
 	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = small_cap() };
 	struct qp_address mine = { .gid = c->device.gid, .mtu = c->device.port.active_mtu, .psn = 4791 };
 	struct qp_address theirs;
-	struct qp_timing timing = { .timeout = 14, .retry_count = 4, .rnr_retry = 7 };
+	struct qp_timing timing = { .timeout = 14, .retry_count = 7, .rnr_retry = 7 };
 	char token = 'r';
 
 	c->cq = ibv_create_cq(c->device.context, 32, NULL, NULL, 0);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::Program;
+use crate::{Program, peer};
 
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 const LIBRARY: &str = "libirdma_abi.so";
@@ -37,11 +37,15 @@ pub fn shared() -> PathBuf {
     }
 }
 
-/// Where the tests build and keep things.
+/// Folders that the peer, which runs on this machine's files, has of its own.
+const NOT_IN_PEER: [&str; 4] = ["/tmp", "/run", "/dev", "/sys"];
+
+/// Where the tests build and keep things, and where the peer sees them.
 pub fn scratch() -> PathBuf {
     let target = env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| workspace().join("target"), |path| workspace().join(path));
-    let path = target.join("irdma-tests");
+    let hidden = NOT_IN_PEER.iter().any(|folder| target.starts_with(folder));
+    let path = if hidden { peer::cache().join("files") } else { target.join("irdma-tests") };
     fs::create_dir_all(&path).unwrap_or_else(|e| panic!("cannot create {}: {e}", path.display()));
     path
 }

@@ -82,7 +82,7 @@ impl Peer {
 }
 
 /// Where the peer keeps its kernel, console and locks.
-fn cache() -> PathBuf {
+pub(crate) fn cache() -> PathBuf {
     let home = || PathBuf::from(env::var_os("HOME").unwrap_or_else(|| "/root".into()));
     let cache = env::var_os("XDG_CACHE_HOME").map_or_else(|| home().join(".cache"), PathBuf::from);
     let folder = cache.join("irdma-tests");

@@ -216,6 +216,29 @@ fn line_18_a_slow_receiver_with_the_smallest_timer() {
     lan.a().c_program("rnr").words("1 30 20").run().expect_success();
 }
 
+/// `tests/hostile.py` on `from`, against the queue pairs that `target` names.
+fn attack(from: &Host, victim: &Host, target: &str) {
+    let done = from
+        .plain("python3")
+        .arg(paths::workspace().join("tests/hostile.py"))
+        .arg(paths::shared().join("golden/verify.py"))
+        .args([from.v4.to_string(), victim.v4.to_string()])
+        .args(target.split_whitespace().skip(1))
+        .within(LIMIT)
+        .run();
+    done.expect_success().expect_output("sent ");
+}
+
+/// A counter of the only process of `host`, by its name in `irdma stats --json`.
+fn counter(host: &Host, name: &str) -> u64 {
+    let done = host.command().args(["stats", "--json"]).run();
+    let stats: serde_json::Value =
+        serde_json::from_str(&done.expect_success().stdout).expect("--json writes JSON");
+    let value = &stats["processes"][0]["counters"][name];
+    value.as_u64().unwrap_or_else(|| panic!("no counter {name}: {done}"))
+}
+
+/// From a stranger, and from the address that the queue pairs are connected to.
 #[test]
 fn line_23_truncated_and_forged_packets() {
     need!([Need::Root, Need::Shared], tools(["cc", "python3"]));
@@ -224,16 +247,11 @@ fn line_23_truncated_and_forged_packets() {
     victim.wait_for("target ");
     victim.wait_until("the end of a line", |victim| victim.output().contains('\n'));
     let target = victim.output();
-    let attack = lan
-        .b()
-        .plain("python3")
-        .arg(paths::workspace().join("tests/hostile.py"))
-        .arg(paths::shared().join("golden/verify.py"))
-        .args([lan.b().v4.to_string(), lan.a().v4.to_string()])
-        .args(target.split_whitespace().skip(1))
-        .within(LIMIT)
-        .run();
-    attack.expect_success().expect_output("sent ");
+    attack(lan.b(), lan.a(), &target);
+    attack(lan.a(), lan.a(), &target);
+    for name in ["drop_malformed", "drop_icrc", "drop_source", "drop_qkey", "drop_access"] {
+        assert!(counter(lan.a(), name) > 0, "{name} counts nothing");
+    }
     victim.say("done");
     victim.finish().expect_success();
 }

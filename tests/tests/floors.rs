@@ -15,7 +15,7 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("irdma", &["irdma-wire", "irdma-mem", "irdma-transport", "irdma-net"]),
     ("irdma-sim", &["irdma-wire", "irdma-mem", "irdma-transport"]),
     ("irdma-abi", &["irdma"]),
-    ("irdma-cli", &["irdma", "irdma-abi"]),
+    ("irdma-cli", &["irdma", "irdma-abi", "irdma-net", "irdma-wire"]),
     ("irdma-tests", &["irdma", "irdma-sim"]),
 ];
 

@@ -4,8 +4,6 @@
 
 use std::ffi::{c_int, c_void};
 
-use irdma::Wc;
-
 use crate::boundary::{Errno, FromC, Object, Status, cross, refuse};
 use crate::cq::Cq;
 use crate::qp::Qp;
@@ -14,9 +12,6 @@ use crate::types::{
     ibv_context_ops, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc,
 };
 use crate::work::{Inline, completion, recv_wr, send_wr};
-
-/// Completions that are moved at once.
-const CHUNK: usize = 16;
 
 /// The table of every context. Entries that nothing calls are NULL, as the headers allow.
 pub const TABLE: ibv_context_ops = ibv_context_ops {
@@ -40,34 +35,15 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wcs: *mut ibv_wc)
         if room > 0 && wcs.is_null() {
             return Err(refuse("ibv_poll_cq", libc::EINVAL, "wc is NULL"));
         }
-        // SAFETY: the program's array has `room` places.
-        count = unsafe { poll(cq, room, wcs) }?;
+        let mut place = wcs;
+        count = cq.handle.poll_each(room, |wc| {
+            // SAFETY: the program's array has `room` places, and no more completions come.
+            unsafe { place.write_unaligned(completion(&wc)) }
+            place = place.wrapping_add(1);
+        })?;
         Ok(())
     });
-    if status == 0 { count } else { -status }
-}
-
-/// # Safety
-/// `wcs` has `room` places.
-#[inline]
-unsafe fn poll(cq: &Cq, room: usize, wcs: *mut ibv_wc) -> Result<c_int, Errno> {
-    let mut count = 0;
-    while count < room {
-        let mut chunk = [Wc::default(); CHUNK];
-        let asked = CHUNK.min(room - count);
-        let found = cq.handle.poll_cq(&mut chunk[..asked])?;
-        for wc in &chunk[..found] {
-            // SAFETY: `count` is below `room`.
-            let place = unsafe { wcs.add(count) };
-            // SAFETY: as above.
-            unsafe { place.write_unaligned(completion(wc)) }
-            count += 1;
-        }
-        if found < asked {
-            break;
-        }
-    }
-    Ok(count as c_int)
+    if status == 0 { count as c_int } else { -status }
 }
 
 /// `ibv_req_notify_cq(3)`.

@@ -291,6 +291,19 @@ impl Script {
         Script { node, now, qpn, cqs, memory, attr, effects: Vec::new() }
     }
 
+    /// Makes another queue pair like the one under test, in RTS, the one under test; the former
+    /// one lives on. Returns its number.
+    pub fn switch_to_another(&mut self, tune: impl FnOnce(&mut QpAttr)) -> Qpn {
+        let (_, init) = self.node.endpoint.query_qp(self.qpn).expect("it exists");
+        let qpn = self.node.endpoint.create_qp(init).expect("created");
+        let former = std::mem::replace(&mut self.qpn, qpn);
+        tune(&mut self.attr);
+        for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.modify(to).expect("a legal move");
+        }
+        former
+    }
+
     /// Moves to a state with the attributes that the move must have.
     pub fn modify(&mut self, to: QpState) -> Result<()> {
         let (found, init) = self.node.endpoint.query_qp(self.qpn)?;

@@ -97,6 +97,15 @@ fn connections_share_small_windows() {
     check_without_timers("connections_share_small_windows", 20, scenario);
 }
 
+/// What is left of the window is often room, but not for a packet.
+#[test]
+fn connections_share_odd_windows() {
+    let config = Config { initial_window: 16_700, max_window: 16_700, ..SMALL_WINDOWS };
+    let config = Config { recv_window: 33_400, ..config };
+    let scenario = Scenario { connections: 16, mtu: 1024, config, ..Scenario::new(PERFECT) };
+    check_without_timers("connections_share_odd_windows", 20, scenario);
+}
+
 #[test]
 fn large_packets_share_small_windows() {
     let config = SMALL_WINDOWS;

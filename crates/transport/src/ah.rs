@@ -16,7 +16,7 @@ pub struct AddressVector {
     pub sgid_index: u8,
     /// The source GID that the index names.
     pub sgid: Gid,
-    /// IPv6 flow label, also spreads UDP source ports.
+    /// IPv6 flow label, reported back by queries; it does not go on the wire.
     pub flow_label: u32,
     /// TOS or traffic class.
     pub traffic_class: u8,

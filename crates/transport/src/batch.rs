@@ -24,6 +24,16 @@ pub(crate) struct Route {
     pub(crate) hop_limit: u8,
 }
 
+impl Route {
+    /// The sockets of an address that came back have other ports, which the ICRC covers.
+    pub(crate) fn follow_ports(&mut self, addr: IpAddr, ports: &[u16]) {
+        if self.src == addr && !ports.is_empty() {
+            self.port %= ports.len();
+            self.src_port = ports[self.port];
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     buf: &'a mut [u8],

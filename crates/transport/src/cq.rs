@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use irdma_wire::Qpn;
 
@@ -30,9 +30,42 @@ pub(crate) enum Pushed {
     Dead,
 }
 
+/// Completions of one work queue that the program has not polled: their requests still count as
+/// outstanding (IBTA 10.8.5.1), so that a queue that is full stops a program before its completion
+/// queue overflows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unpolled(Arc<AtomicUsize>);
+
+impl Unpolled {
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn add(&self) -> Held {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Held(Arc::clone(&self.0))
+    }
+}
+
+/// One of the counted completions; dropped with it.
+#[derive(Debug)]
+struct Held(Arc<AtomicUsize>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    wc: Wc,
+    _held: Held,
+}
+
 #[derive(Debug, Default)]
 struct Ring {
-    entries: VecDeque<Wc>,
+    entries: VecDeque<Entry>,
     /// How many of the oldest entries came before a resize: they take no room.
     retired: usize,
     capacity: usize,
@@ -77,14 +110,21 @@ impl Cq {
 
     /// Moves waiting completions, oldest first, into `out`; returns how many.
     pub fn poll_cq(&self, out: &mut [Wc]) -> usize {
+        let most = out.len();
+        let mut places = out.iter_mut();
+        self.poll_each(most, |wc| places.next().into_iter().for_each(|place| *place = wc))
+    }
+
+    /// Gives up to `most` waiting completions, oldest first, to `take`; returns how many. The
+    /// queue is locked meanwhile.
+    #[inline]
+    pub fn poll_each(&self, most: usize, mut take: impl FnMut(Wc)) -> usize {
         if self.is_empty() {
             return 0;
         }
         let mut ring = self.lock();
-        let count = out.len().min(ring.entries.len());
-        for (slot, wc) in out.iter_mut().zip(ring.entries.drain(..count)) {
-            *slot = wc;
-        }
+        let count = most.min(ring.entries.len());
+        ring.entries.drain(..count).for_each(|entry| take(entry.wc));
         ring.retired = ring.retired.saturating_sub(count);
         self.count.store(ring.entries.len(), Ordering::Release);
         count
@@ -115,13 +155,14 @@ impl Cq {
     pub fn clean_cqes(&self, qpn: Qpn) {
         let mut ring = self.lock();
         let old = ring.retired.min(ring.entries.len());
-        ring.retired = ring.entries.range(..old).filter(|wc| wc.qpn != qpn).count();
-        ring.entries.retain(|wc| wc.qpn != qpn);
+        ring.retired = ring.entries.range(..old).filter(|entry| entry.wc.qpn != qpn).count();
+        ring.entries.retain(|entry| entry.wc.qpn != qpn);
         self.count.store(ring.entries.len(), Ordering::Release);
     }
 
-    /// Adds a completion. A full queue overflows once and takes nothing more.
-    pub(crate) fn push(&self, wc: Wc) -> Pushed {
+    /// Adds a completion, counted in `unpolled` until it is polled. A full queue overflows once and
+    /// takes nothing more.
+    pub(crate) fn push(&self, wc: Wc, unpolled: &Unpolled) -> Pushed {
         let mut ring = self.lock();
         if ring.overflowed {
             return Pushed::Dead;
@@ -135,7 +176,7 @@ impl Cq {
             Arm::Solicited => wc.solicited || wc.status != WcStatus::Success,
             Arm::Any => true,
         };
-        ring.entries.push_back(wc);
+        ring.entries.push_back(Entry { wc, _held: unpolled.add() });
         self.count.store(ring.entries.len(), Ordering::Release);
         if wakes {
             ring.arm = Arm::Off;
@@ -158,6 +199,10 @@ mod tests {
         Wc { wr_id, qpn: Qpn::new(qpn), ..Wc::default() }
     }
 
+    fn push(cq: &Cq, wc: Wc) -> Pushed {
+        cq.push(wc, &Unpolled::default())
+    }
+
     fn ids(cq: &Cq) -> Vec<u64> {
         let mut out = [Wc::default(); 16];
         let count = cq.poll_cq(&mut out);
@@ -168,7 +213,7 @@ mod tests {
     fn completions_come_out_in_order_and_once() {
         let cq = Cq::new(1, 4);
         for wr_id in 0..3 {
-            assert_eq!(cq.push(wc(wr_id, 1)), Pushed::Quiet);
+            assert_eq!(push(&cq, wc(wr_id, 1)), Pushed::Quiet);
         }
         let mut out = [Wc::default(); 2];
         assert_eq!((cq.poll_cq(&mut out), out.map(|wc| wc.wr_id)), (2, [0, 1]));
@@ -178,10 +223,23 @@ mod tests {
     #[test]
     fn an_overflow_is_said_once_and_loses_only_what_came_after() {
         let cq = Cq::new(1, 2);
-        let pushed = [0, 1, 2, 3].map(|wr_id| cq.push(wc(wr_id, 1)));
+        let pushed = [0, 1, 2, 3].map(|wr_id| push(&cq, wc(wr_id, 1)));
         assert_eq!(pushed, [Pushed::Quiet, Pushed::Quiet, Pushed::Overflow, Pushed::Dead]);
         assert_eq!(ids(&cq), [0, 1]);
-        assert_eq!(cq.push(wc(4, 1)), Pushed::Dead);
+        assert_eq!(push(&cq, wc(4, 1)), Pushed::Dead);
+    }
+
+    #[test]
+    fn completions_count_until_they_are_polled_cleaned_or_lost() {
+        let (cq, first, second) = (Cq::new(1, 3), Unpolled::default(), Unpolled::default());
+        (0..2).for_each(|n| assert_eq!(cq.push(wc(n, 1), &first), Pushed::Quiet));
+        cq.push(wc(2, 2), &second);
+        assert_eq!(cq.push(wc(3, 2), &second), Pushed::Overflow);
+        assert_eq!((first.count(), second.count()), (2, 1));
+        assert_eq!(cq.poll_cq(&mut [Wc::default()]), 1);
+        assert_eq!((first.count(), second.count()), (1, 1));
+        cq.clean_cqes(Qpn::new(2));
+        assert_eq!((first.count(), second.count()), (1, 0));
     }
 
     #[test]
@@ -199,9 +257,9 @@ mod tests {
         ] {
             let cq = Cq::new(1, 8);
             arms.iter().for_each(|arm| cq.req_notify_cq(*arm));
-            assert_eq!(cq.push(completion) == Pushed::Signal, wakes, "{arms:?}");
+            assert_eq!(push(&cq, completion) == Pushed::Signal, wakes, "{arms:?}");
             let armed = !wakes && !arms.is_empty();
-            assert_eq!(cq.push(failed) == Pushed::Signal, armed, "an event disarms: {arms:?}");
+            assert_eq!(push(&cq, failed) == Pushed::Signal, armed, "an event disarms: {arms:?}");
         }
     }
 
@@ -209,7 +267,7 @@ mod tests {
     fn the_completions_of_one_queue_pair_can_go() {
         let cq = Cq::new(1, 8);
         for (wr_id, qpn) in [(0, 1), (1, 2), (2, 1), (3, 3)] {
-            cq.push(wc(wr_id, qpn));
+            push(&cq, wc(wr_id, qpn));
         }
         cq.clean_cqes(Qpn::new(1));
         assert_eq!((cq.len(), ids(&cq)), (2, vec![1, 3]));
@@ -219,13 +277,13 @@ mod tests {
     fn a_resize_keeps_more_than_fits() {
         let cq = Cq::new(1, 4);
         for n in 0..4 {
-            cq.push(wc(n.into(), n));
+            push(&cq, wc(n.into(), n));
         }
         cq.resize_cq(1);
-        assert_eq!((cq.push(wc(4, 9)), cq.capacity()), (Pushed::Quiet, 1));
+        assert_eq!((push(&cq, wc(4, 9)), cq.capacity()), (Pushed::Quiet, 1));
         cq.clean_cqes(Qpn::new(2));
         assert_eq!(ids(&cq), [0, 1, 3, 4]);
-        assert_eq!(cq.push(wc(5, 9)), Pushed::Quiet);
-        assert_eq!(cq.push(wc(6, 9)), Pushed::Overflow);
+        assert_eq!(push(&cq, wc(5, 9)), Pushed::Quiet);
+        assert_eq!(push(&cq, wc(6, 9)), Pushed::Overflow);
     }
 }

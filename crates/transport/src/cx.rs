@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use irdma_mem::MemTable;
 
-use crate::cq::{Cq, Pushed};
+use crate::cq::{Cq, Pushed, Unpolled};
 use crate::effects::{Effect, EventKind, EventSource};
 use crate::endpoint::Config;
 use crate::error::DropReason;
@@ -43,9 +43,9 @@ impl Cx {
     }
 
     /// Delivers a completion and notes the event that it calls for.
-    pub(crate) fn push_wc(&mut self, cq: &Cq, mut wc: Wc) {
+    pub(crate) fn push_wc(&mut self, cq: &Cq, mut wc: Wc, unpolled: &Unpolled) {
         wc.timestamp_ns = self.now.as_nanos();
-        match cq.push(wc) {
+        match cq.push(wc, unpolled) {
             Pushed::Quiet => {}
             Pushed::Signal => self.effects.push_back(Effect::CqEvent(cq.token())),
             Pushed::Overflow => {

@@ -26,6 +26,9 @@ use crate::time::Instant;
 use crate::timer::{TimerKey, Timers};
 use crate::wr::{RecvWr, SendWr};
 
+/// Control datagrams that may wait to be sent before probes stay unanswered; they come again.
+const MAX_CONTROLS: usize = 64;
+
 /// What an endpoint is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -130,6 +133,8 @@ pub struct Endpoint {
     qps: QpTable,
     mcast: McastTable,
     controls: VecDeque<Control>,
+    /// The newest batch was a control datagram: what queue pairs have to send comes first now.
+    control_sent: bool,
 }
 
 impl Endpoint {
@@ -140,6 +145,7 @@ impl Endpoint {
             qps: QpTable::new(config.slot, config.max_qp, rng.next_u64()),
             mcast: McastTable::new(config.max_mcast_grp),
             controls: VecDeque::new(),
+            control_sent: false,
             cx: Cx {
                 config,
                 now: Instant::ZERO,
@@ -159,6 +165,9 @@ impl Endpoint {
     /// Makes `addr` usable as a source: `ports` are the source ports of its sending sockets, `mtu`
     /// the path MTU in bytes that its interface allows.
     pub fn add_local(&mut self, addr: IpAddr, ports: Vec<u16>, mtu: u32) {
+        for path in self.qps.iter_mut().filter_map(|qp| qp.path.as_mut()) {
+            path.route.follow_ports(addr, &ports);
+        }
         self.cx.locals.add(addr, ports, mtu);
     }
 
@@ -332,6 +341,9 @@ impl Endpoint {
 
     fn handle_control(&mut self, meta: &Meta, packet: &Packet<'_>) {
         match control::receive(meta, packet) {
+            Ok(Some(_)) if self.controls.len() >= MAX_CONTROLS => {
+                self.cx.drop_packet(DropReason::NoReceive);
+            }
             Ok(Some(answer)) => self.controls.push_back(answer),
             Ok(None) => control::on_echo(&mut self.cx, meta, packet),
             Err(reason) => self.cx.drop_packet(reason),
@@ -365,11 +377,26 @@ impl Endpoint {
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut [u8]) -> Option<Transmit> {
         self.cx.now = now;
         let mut batch = Batch::new(buf);
-        self.fill_control(&mut batch);
+        // Whoever floods this side with probes must not keep it from sending anything else.
+        let data_first = std::mem::take(&mut self.control_sent);
+        if !data_first {
+            self.fill_control(&mut batch);
+        }
+        self.fill_data(&mut batch);
+        if data_first && batch.is_empty() {
+            self.fill_control(&mut batch);
+        }
+        let segments = batch.count();
+        let transmit = batch.finish()?;
+        self.count_out(&transmit, segments);
+        Some(transmit)
+    }
+
+    fn fill_data(&mut self, batch: &mut Batch<'_>) {
         while let Some(index) = self.next_ready() {
             let before = batch.count();
             let fill = match self.qps.at_mut(index) {
-                Some(qp) => fill(qp, &mut self.cx, &mut batch),
+                Some(qp) => fill(qp, &mut self.cx, batch),
                 None => Fill::Idle,
             };
             match fill {
@@ -384,10 +411,6 @@ impl Endpoint {
                 }
             }
         }
-        let segments = batch.count();
-        let transmit = batch.finish()?;
-        self.count_out(&transmit, segments);
-        Some(transmit)
     }
 
     fn next_ready(&mut self) -> Option<u16> {
@@ -404,9 +427,14 @@ impl Endpoint {
             let probe = Control::probe(peer, token);
             self.controls.push_back(probe);
         }
-        if let Some(control) = self.controls.pop_front() {
+        while batch.is_empty()
+            && let Some(control) = self.controls.pop_front()
+        {
             control.push(&self.cx, batch);
+        }
+        if !batch.is_empty() {
             batch.close();
+            self.control_sent = true;
         }
     }
 

@@ -21,8 +21,6 @@ use crate::timer::{TimerKey, Timers};
 
 /// No window shrinks below this, so that the largest packets still come in numbers.
 const MIN_WINDOW: u32 = 16 << 10;
-/// No peer is believed to hold more than this.
-const MAX_WINDOW: u32 = 16 << 20;
 /// Losses this close together count as one.
 const LOSS_PERIOD_NS: u64 = 2_000_000;
 /// The largest path MTU.
@@ -44,6 +42,8 @@ pub(crate) struct Peer {
     threshold: u32,
     /// The window never exceeds this: half of the peer's receive buffer, others send there, too.
     cap: u32,
+    /// What the program's configuration allows.
+    limit: u32,
     losses_count_from: Instant,
     /// Queue pairs that wait for the reliable window, longest first.
     waiters: ReadyList,
@@ -101,6 +101,7 @@ impl Peers {
             in_flight: 0,
             threshold: config.max_window,
             cap: config.max_window,
+            limit: config.max_window,
             losses_count_from: Instant::ZERO,
             waiters: ReadyList::default(),
             roomy: false,
@@ -239,7 +240,7 @@ impl Peers {
             return;
         };
         let peer = self.get(id);
-        let share = (buffer / 2).clamp(MIN_WINDOW, MAX_WINDOW);
+        let share = (buffer / 2).min(peer.limit).max(MIN_WINDOW);
         let Some(probe) = peer.datagrams.on_echo(token, share, ready) else {
             return;
         };
@@ -268,5 +269,98 @@ impl Peers {
         if probe {
             self.probes.push_back(id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u32 = 1024;
+    const NOW: Instant = Instant::from_millis(1000);
+
+    fn peers() -> (Peers, PeerId, ReadyList) {
+        let addr = IpAddr::from([10, 0, 0, 2]);
+        let route = Route {
+            src: [10, 0, 0, 1].into(),
+            dst: addr,
+            scope: 0,
+            port: 0,
+            src_port: 49152,
+            tos: 0,
+            hop_limit: 0,
+        };
+        let mut peers = Peers::default();
+        let id = peers.find(&route, Qpn::from_parts(7, 1), &Config::default());
+        (peers, id, ReadyList::default())
+    }
+
+    #[test]
+    fn losses_together_halve_the_window_once() {
+        let (mut peers, id, _) = peers();
+        peers.on_loss(id, NOW);
+        peers.on_loss(id, NOW + (LOSS_PERIOD_NS - 1));
+        assert_eq!(peers.window(id), 32 * KIB);
+        for n in 1..10 {
+            peers.on_loss(id, NOW + n * LOSS_PERIOD_NS);
+        }
+        assert_eq!(peers.window(id), MIN_WINDOW);
+    }
+
+    #[test]
+    fn only_a_window_that_was_used_grows() {
+        let (mut peers, id, mut ready) = peers();
+        assert!(peers.reserve(id, KIB, 1, false));
+        peers.release(id, KIB, true, &mut ready);
+        assert_eq!(peers.window(id), 64 * KIB);
+        assert!(peers.reserve(id, 64 * KIB, 1, false));
+        peers.release(id, 64 * KIB, true, &mut ready);
+        assert_eq!(peers.window(id), 128 * KIB, "it doubles each round");
+        peers.on_loss(id, NOW);
+        assert!(peers.reserve(id, 64 * KIB, 1, false));
+        peers.release(id, 64 * KIB, true, &mut ready);
+        assert_eq!(peers.window(id), 68 * KIB, "then by a packet");
+    }
+
+    #[test]
+    fn an_echo_tells_how_much_fits() {
+        let (mut peers, id, mut ready) = peers();
+        let mut timers = Timers::default();
+        assert!(peers.reserve(id, KIB, 1, false));
+        let (asked, token) = peers.next_probe(NOW, &mut timers).unwrap();
+        assert_eq!(asked, id);
+        let addr = peers.peer(id).addr;
+        peers.on_echo((addr, 8), token, 40 * KIB, &mut ready);
+        assert_eq!(peers.window(id), 64 * KIB, "another slot answered");
+        peers.on_echo((addr, 7), token, 40 * KIB, &mut ready);
+        assert_eq!(peers.window(id), 20 * KIB);
+    }
+
+    #[test]
+    fn who_waits_is_woken_in_turn_and_as_there_is_room() {
+        let (mut peers, id, mut ready) = peers();
+        assert!(peers.reserve(id, 64 * KIB, 1, false));
+        for index in [2, 3, 4, 3] {
+            assert!(!peers.reserve(id, KIB, index, false));
+        }
+        peers.release(id, KIB, false, &mut ready);
+        assert_eq!((ready.front(), ready.len()), (Some(2), 1));
+        ready.remove_front();
+        assert!(peers.wake_more(&mut ready), "the first had nothing to send");
+        assert_eq!((ready.front(), ready.len()), (Some(3), 1));
+        ready.remove_front();
+        assert!(peers.reserve(id, KIB, 3, false));
+        assert!(!peers.reserve(id, KIB, 3, false));
+        assert!(!peers.wake_more(&mut ready) || ready.len() == 0, "there is no room");
+    }
+
+    #[test]
+    fn a_stuck_queue_pair_may_go_over_up_to_twice_the_window() {
+        let (mut peers, id, _) = peers();
+        assert!(peers.reserve(id, 64 * KIB, 1, false));
+        assert!(!peers.reserve(id, KIB, 2, false));
+        assert!(peers.reserve(id, 64 * KIB, 2, true));
+        assert!(!peers.reserve(id, KIB, 3, true));
+        assert_eq!(peers.in_flight(), 128 << 10);
     }
 }

@@ -13,7 +13,7 @@ const PROBE_TIMEOUT_MAX_NS: u64 = 128_000_000;
 /// Unanswered probes after which a receiver that never echoed is taken not to be of our kind.
 const UNKNOWN_LIMIT: u32 = 3;
 /// Unanswered probes, over a second, after which one that did echo is no longer waited for.
-const ECHOES_LIMIT: u32 = 12;
+const ECHOES_LIMIT: u32 = 13;
 /// A receiver that does not echo is given a fresh window this often.
 const MUTE_PERIOD_NS: u64 = 1_000_000;
 /// Every so many such periods it is asked again.
@@ -181,5 +181,105 @@ impl Datagrams {
         self.deadline = (self.waiters.len() > 0).then(|| now + MUTE_PERIOD_NS);
         let asks = self.kind == Kind::Mute && self.periods.is_multiple_of(MUTE_PERIODS_PER_PROBE);
         (asks && self.want_probe(), self.deadline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::from_millis(1000);
+    const SENT: Verdict = Verdict::Sent { probe: false };
+
+    fn indexes(ready: &mut ReadyList) -> Vec<u16> {
+        let mut all = Vec::new();
+        while let Some(index) = ready.front() {
+            all.push(index);
+            ready.remove_front();
+        }
+        all
+    }
+
+    #[test]
+    fn a_quarter_of_the_window_is_sent_between_probes() {
+        let mut datagrams = Datagrams::new(4096, true);
+        assert_eq!(datagrams.reserve(1000, 1, NOW), SENT);
+        assert_eq!(datagrams.reserve(1000, 1, NOW), Verdict::Sent { probe: true });
+        assert_eq!(datagrams.reserve(1000, 1, NOW), SENT, "it is due already");
+        assert_eq!(datagrams.take_probe(NOW).0, 3000);
+        assert_eq!(datagrams.reserve(1000, 1, NOW), SENT);
+        let wait = Verdict::Wait { probe: false, until: None };
+        assert_eq!(datagrams.reserve(1000, 1, NOW), wait, "an echo is on its way");
+    }
+
+    /// Who is woken may have nothing to send any more: the others must not depend on them.
+    #[test]
+    fn who_is_left_waiting_gets_another_probe() {
+        let mut datagrams = Datagrams::new(4096, true);
+        let mut ready = ReadyList::default();
+        for _ in 0..4 {
+            datagrams.reserve(1000, 1, NOW);
+        }
+        let (token, _) = datagrams.take_probe(NOW);
+        for index in 10..30 {
+            datagrams.reserve(1000, index, NOW);
+        }
+        assert_eq!(datagrams.on_echo(token, 4096, &mut ready), Some(true));
+        assert_eq!(indexes(&mut ready), [10, 11, 12, 13, 14]);
+        let (token, _) = datagrams.take_probe(NOW);
+        assert_eq!(datagrams.on_echo(token, 1 << 20, &mut ready), Some(false));
+        assert_eq!(indexes(&mut ready), (15..30).collect::<Vec<u16>>());
+    }
+
+    #[test]
+    fn echoes_of_what_was_not_asked_count_for_nothing() {
+        let mut datagrams = Datagrams::new(4096, true);
+        let mut ready = ReadyList::default();
+        datagrams.reserve(1000, 1, NOW);
+        assert_eq!(datagrams.on_echo(1000, 4096, &mut ready), None, "no probe said so");
+        datagrams.take_probe(NOW);
+        assert_eq!(datagrams.on_echo(1001, 4096, &mut ready), None);
+        assert_eq!(datagrams.on_echo(1000, 4096, &mut ready), Some(false));
+        assert_eq!(datagrams.on_echo(999, 4096, &mut ready), None, "older than the last");
+        let mut group = Datagrams::new(4096, false);
+        assert_eq!(group.on_echo(0, 4096, &mut ready), None);
+    }
+
+    #[test]
+    fn a_receiver_that_echoed_is_waited_for_over_a_second() {
+        let mut datagrams = Datagrams::new(4096, true);
+        let mut ready = ReadyList::default();
+        let (token, _) = datagrams.take_probe(NOW);
+        datagrams.on_echo(token, 4096, &mut ready);
+        while matches!(datagrams.reserve(1000, 1, NOW), Verdict::Sent { .. }) {}
+        let mut now = NOW;
+        while ready.front().is_none() {
+            let (_, deadline) = datagrams.take_probe(now);
+            now = deadline;
+            datagrams.handle_timeout(now, &mut ready);
+        }
+        let waited_ms = (now - NOW) / 1_000_000;
+        assert!((1000..1500).contains(&waited_ms), "{waited_ms}");
+    }
+
+    #[test]
+    fn a_mute_receiver_is_asked_again_and_believed() {
+        let mut datagrams = Datagrams::new(4096, true);
+        let mut ready = ReadyList::default();
+        let (mut now, mut probes) = (NOW, 0);
+        for _ in 0..100 {
+            while matches!(datagrams.reserve(1000, 1, now), Verdict::Sent { .. }) {}
+            if datagrams.probe_due {
+                probes += 1;
+                datagrams.take_probe(now);
+            }
+            now = datagrams.deadline.expect("something is timed");
+            datagrams.handle_timeout(now, &mut ready);
+            indexes(&mut ready);
+        }
+        assert_eq!((datagrams.kind, probes), (Kind::Mute, 3 + 100 / MUTE_PERIODS_PER_PROBE));
+        let (token, _) = datagrams.take_probe(now);
+        assert!(datagrams.on_echo(token, 4096, &mut ready).is_some());
+        assert_eq!(datagrams.kind, Kind::Echoes);
     }
 }

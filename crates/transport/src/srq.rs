@@ -102,6 +102,11 @@ impl Srq {
         Some((wqe, crossed))
     }
 
+    /// Puts back a request that was taken and not used; it is the next to be taken.
+    pub(crate) fn give_back(&self, wqe: RecvWqe) {
+        self.lock().entries.push_front(wqe);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

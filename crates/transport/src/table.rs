@@ -61,6 +61,10 @@ impl QpTable {
         self.entries[usize::from(qpn.index())].take()
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
+        self.entries.iter_mut().flatten().map(|qp| &mut **qp)
+    }
+
     fn at(&self, index: u16) -> Option<&Qp> {
         self.entries.get(usize::from(index))?.as_deref()
     }

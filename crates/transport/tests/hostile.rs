@@ -2,6 +2,7 @@
 
 use irdma_sim::script::{MTU, Pkt, RQ_PSN, SQ_PSN, Script};
 use irdma_transport::{DropReason, Meta, QpState, Rng};
+use irdma_wire::ctl::{self, Control, Kind};
 use irdma_wire::icrc::sign;
 use irdma_wire::{FlowKey, Operation, Position, Qpn, Service, Syndrome};
 
@@ -240,9 +241,33 @@ fn answers_that_wait_are_bounded() {
     assert_eq!(t.sent_text(), ["NAK_SEQUENCE 700 msn=500"]);
 }
 
+fn control(message: Control) -> Pkt {
+    let opcode = irdma_wire::Opcode::new(Service::Ud, Operation::Send, Position::Only);
+    let mut packet =
+        Pkt::new(opcode, Qpn::from_parts(1, 0), irdma_wire::Psn::new(0)).payload(&message.emit());
+    let src_qpn = Qpn::from_parts(message.src_slot, 0);
+    packet.headers.deth = Some(irdma_wire::Deth { qkey: ctl::QKEY, src_qpn });
+    packet
+}
+
+#[test]
+fn a_probe_that_cannot_be_answered_holds_up_no_answer() {
+    let mut t = Script::rc();
+    let probe =
+        |token| control(Control { kind: Kind::Probe, token, receive_window_bytes: 1, src_slot: 2 });
+    let gone = Meta { dst: [10, 0, 0, 99].into(), ..t.meta() };
+    let here = t.meta();
+    for (meta, token) in [(gone, 1), (gone, 2), (here, 3)] {
+        t.deliver_from(&meta, &probe(token));
+    }
+    let mut buffer = vec![0; 65_536];
+    let sent = t.node.endpoint.poll_transmit(t.now, &mut buffer).expect("an echo");
+    let echo = irdma_wire::parse(&buffer[..sent.len]).unwrap();
+    assert_eq!(Control::parse(echo.payload).unwrap().token, 3);
+}
+
 #[test]
 fn echoes_that_answer_nothing_change_nothing() {
-    use irdma_wire::ctl::{self, Control, Kind};
     let mut t = Script::rc();
     t.post(1, t.write_op(), 0, 10);
     t.sent();
@@ -250,17 +275,37 @@ fn echoes_that_answer_nothing_change_nothing() {
         for receive_window_bytes in [0, u32::MAX] {
             for src_slot in [1, 77] {
                 let echo = Control { kind: Kind::Echo, token, receive_window_bytes, src_slot };
-                let opcode = irdma_wire::Opcode::new(Service::Ud, Operation::Send, Position::Only);
-                let to = Qpn::from_parts(1, 0);
-                let mut packet =
-                    Pkt::new(opcode, to, irdma_wire::Psn::new(0)).payload(&echo.emit());
-                let src_qpn = Qpn::from_parts(src_slot, 0);
-                packet.headers.deth = Some(irdma_wire::Deth { qkey: ctl::QKEY, src_qpn });
-                t.deliver(&packet);
+                t.deliver(&control(echo));
             }
         }
     }
     assert_eq!(t.sent_text(), [""; 0]);
     t.post(2, t.write_op(), 0, 10);
     assert_eq!(t.sent().len(), 1);
+}
+
+#[test]
+fn a_flood_of_probes_neither_piles_up_nor_stops_other_traffic() {
+    use irdma_wire::ctl::{self, Control, Kind};
+    let mut t = Script::rc();
+    let opcode = irdma_wire::Opcode::new(Service::Ud, Operation::Send, Position::Only);
+    let (kind, receive_window_bytes, src_slot) = (Kind::Probe, 0, 77);
+    let probe = Control { kind, token: 5, receive_window_bytes, src_slot };
+    let to = Qpn::from_parts(1, 0);
+    let mut packet = Pkt::new(opcode, to, irdma_wire::Psn::new(0)).payload(&probe.emit());
+    let src_qpn = Qpn::from_parts(src_slot, 0);
+    packet.headers.deth = Some(irdma_wire::Deth { qkey: ctl::QKEY, src_qpn });
+    for _ in 0..1000 {
+        t.deliver(&packet);
+    }
+    assert_eq!(t.drops(DropReason::NoReceive), 1000 - 64);
+    t.post(1, t.write_op(), 0, 10);
+    let mut buffer = vec![0; 1 << 16];
+    let mut own = Vec::new();
+    while let Some(transmit) = t.node.endpoint.poll_transmit(t.now, &mut buffer) {
+        let packet = irdma_wire::parse(&buffer[..transmit.len]).unwrap();
+        own.push(packet.headers.bth.opcode.service == Service::Rc);
+    }
+    assert!(own.iter().position(|rc| *rc).is_some_and(|at| at < 2), "{own:?}");
+    assert!(own.len() >= 65, "the echoes and the request: {}", own.len());
 }

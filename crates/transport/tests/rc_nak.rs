@@ -1,4 +1,4 @@
-//! What a reliable responder refuses: the answer, the state after it, the event (IBTA 9.7.5.2, 9.9.3).
+//! What a reliable responder refuses: answer, state after it, event (IBTA 9.7.5.2, 9.9.3).
 
 use irdma_mem::Access;
 use irdma_sim::script::{MTU, Pkt, RQ_PSN, Script};
@@ -205,6 +205,10 @@ fn a_length_above_two_gigabytes_is_an_invalid_request() {
     let mut t = Script::rc();
     let packet = t.read_request(RQ_PSN, 0, (1 << 31) + 1);
     refused(&mut t, packet, "NAK_INVALID 200 msn=0", EventKind::QpReqErr);
+    let mut t = Script::rc();
+    let packet = t.request(Operation::Write, Position::First, RQ_PSN).payload(&[1; MTU]);
+    let packet = packet.reth(t.memory.addr(0), t.memory.mr.rkey, (1 << 31) + 1);
+    refused(&mut t, packet, "NAK_INVALID 200 msn=0", EventKind::QpReqErr);
 }
 
 #[test]
@@ -354,4 +358,16 @@ fn a_region_that_goes_while_it_is_read_is_an_access_error() {
     assert_eq!(t.sent_text(), ["NAK_ACCESS 200 msn=1"]);
     assert_eq!(t.state(), QpState::Err);
     assert_eq!(t.events(), [EventKind::QpAccessErr]);
+}
+
+/// A region whose addresses count from elsewhere can hide a misaligned word behind an aligned one.
+#[test]
+fn an_atomic_on_a_misaligned_word_is_an_invalid_request() {
+    let mut t = Script::rc();
+    let buffer = std::sync::Arc::new(irdma_mem::Buffer::zeroed(64));
+    let (pd, access) = (t.node.pd.id(), t.memory.mr.access);
+    let mr = t.node.mem.reg_phys_mr(pd, &buffer, 4..64, 0x5000, access).unwrap();
+    let packet = t.fetch_add(RQ_PSN, 0, 1).atomic(0x5000, mr.rkey, 1, 0);
+    refused(&mut t, packet, "NAK_INVALID 200 msn=0", EventKind::QpReqErr);
+    assert_eq!(buffer.byte(4), 0);
 }

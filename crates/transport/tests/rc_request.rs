@@ -1,11 +1,12 @@
 //! The requester of a reliable connection: what it sends, and what completes it (IBTA 9.7.2, 9.7.3).
 
 use irdma_sim::pattern;
-use irdma_sim::script::{MTU, SQ_PSN, Script};
+use irdma_sim::script::{HERE, MTU, SQ_PSN, Script};
 use irdma_transport::{
-    DropReason, EventKind, QpState, QpType, SendData, SendFlags, SendOp, SendWr, WcStatus,
+    DropReason, EventKind, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus,
 };
-use irdma_wire::{NakCode, Position, Syndrome};
+use irdma_wire::icrc::{Verdict, verify};
+use irdma_wire::{FlowKey, NakCode, Position, Syndrome};
 
 const GOOD: Syndrome = Syndrome::Ack { credit: 31 };
 const SEND: SendOp = SendOp::Send { imm: None };
@@ -451,6 +452,8 @@ fn a_full_send_queue_refuses_and_takes_again() {
     assert_eq!(t.sent().len(), 16);
     let ack = t.ack(SQ_PSN, GOOD);
     t.exchange(&[ack]);
+    assert_eq!(t.post_wr(&wr).unwrap_err().errno(), 12, "its completion is not polled");
+    assert_eq!(t.completed(), [(0, WcStatus::Success)]);
     t.post_wr(&wr).unwrap();
     assert_eq!(t.sent_text(), ["SEND_ONLY 116 ask 4B"]);
 }
@@ -474,4 +477,108 @@ fn psns_wrap_in_a_message() {
     let last = t.read_response(Position::Last, start.add(4), &[2; MTU]);
     t.exchange(&[first, last]);
     assert_eq!(t.completed(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+}
+
+#[test]
+fn the_answer_has_to_be_of_the_requests_kind() {
+    let mut t = Script::rc();
+    t.post(1, t.read_op(), 0, 8);
+    t.sent();
+    let atomic = t.atomic_ack(SQ_PSN, 5);
+    t.exchange(&[atomic]);
+    let mut t2 = Script::rc();
+    t2.post(1, t2.fetch_add_op(1), 0, 8);
+    t2.sent();
+    let read = t2.read_response(Position::Only, SQ_PSN, &[5; 8]);
+    t2.exchange(&[read]);
+    for mut t in [t, t2] {
+        assert_eq!((t.completed(), t.drops(DropReason::Stale)), (vec![], 1));
+        assert_eq!(t.memory.word(0), 0);
+    }
+}
+
+/// Another queue pair fills the window that they share, and is never answered: it has no timer.
+#[test]
+fn nobody_waits_for_the_silent_for_ever() {
+    let mut t = Script::rc_with(|attr| attr.timeout = 0);
+    t.post(1, t.write_op(), 0, 1 << 16);
+    t.sent();
+    t.switch_to_another(|attr| attr.timeout = 14);
+    for wr_id in 2..5 {
+        t.post(wr_id, SEND, 0, 4);
+        assert_eq!(t.sent().len(), 1);
+        let ack = t.ack(SQ_PSN.add(wr_id as u32 - 2), GOOD);
+        t.exchange(&[ack]);
+        assert_eq!(t.completed(), [(wr_id, WcStatus::Success)]);
+    }
+}
+
+/// Those that waited longer are woken first, and are gone: the last one is woken all the same.
+#[test]
+fn waiting_behind_the_dead_ends() {
+    let mut t = Script::rc();
+    let first = t.qpn;
+    t.post(1, t.write_op(), 0, 1 << 16);
+    t.sent();
+    for wr_id in 0..16 {
+        t.switch_to_another(|attr| attr.path_mtu = 4096);
+        t.post(wr_id, SEND, 0, 4);
+        assert_eq!(t.sent().len(), 1);
+    }
+    let waiting: Vec<_> = (0..70)
+        .map(|wr_id| {
+            t.switch_to_another(|attr| attr.path_mtu = 1024);
+            t.post(wr_id, SEND, 0, 4);
+            assert_eq!(t.sent_text(), [""; 0], "twice the window is in flight");
+            t.qpn
+        })
+        .collect();
+    for qpn in &waiting[..69] {
+        t.node.endpoint.destroy_qp(*qpn).unwrap();
+    }
+    t.qpn = first;
+    let ack = t.ack(SQ_PSN.add(255), GOOD);
+    assert_eq!(t.exchange(&[ack]), ["SEND_ONLY 100 ask 4B"]);
+}
+
+#[test]
+fn a_queue_in_error_fills_up_with_what_is_not_polled() {
+    let mut t = Script::rc();
+    t.modify(QpState::Err).unwrap();
+    let sges = [t.memory.sge(0, 4)];
+    let flags = SendFlags::empty();
+    let send = SendWr { wr_id: 1, op: SEND, flags, data: SendData::Sges(&sges), ud: None };
+    let sends = (0..100).take_while(|_| t.post_wr(&send).is_ok()).count();
+    let (qpn, receive) = (t.qpn, RecvWr { wr_id: 2, sges: &sges });
+    let endpoint = &mut t.node.endpoint;
+    let receives =
+        (0..100).take_while(|_| endpoint.post_recv(t.now, qpn, &receive).is_ok()).count();
+    assert_eq!((sends, receives), (16, 16));
+    assert_eq!((t.completed().len(), t.received().len()), (16, 16));
+    t.post_wr(&send).unwrap();
+}
+
+/// The next batch, verified with the source ports that its address has now.
+fn sent_from(t: &mut Script, ports: &[u16]) -> usize {
+    let mut buffer = vec![0; 1 << 16];
+    let mut count = 0;
+    while let Some(transmit) = t.node.endpoint.poll_transmit(t.now, &mut buffer) {
+        let src_port = ports[transmit.port];
+        let flow = FlowKey { src: transmit.src, dst: transmit.dst, src_port };
+        for (id, bytes) in buffer[..transmit.len].chunks(transmit.segment).enumerate() {
+            assert_eq!(verify(&flow, id as u16, bytes), Verdict::Good);
+            count += 1;
+        }
+    }
+    count
+}
+
+#[test]
+fn an_address_that_comes_back_signs_with_its_new_ports() {
+    let mut t = Script::rc();
+    t.node.endpoint.remove_local(HERE);
+    let ports = [60_001, 60_002];
+    t.node.endpoint.add_local(HERE, ports.to_vec(), 4096);
+    t.post(1, SEND, 0, 4);
+    assert!(sent_from(&mut t, &ports) > 0);
 }

@@ -50,6 +50,43 @@ fn progress_gives_the_budget_back() {
 }
 
 #[test]
+fn progress_starts_the_timer_anew() {
+    let mut t = Script::rc();
+    t.post(1, SEND, 0, 4);
+    t.post(2, SEND, 0, 4);
+    t.sent();
+    assert_eq!(t.wait(TIMEOUT_NS / 2), [""; 0]);
+    let ack = t.ack(SQ_PSN, GOOD);
+    t.exchange(&[ack]);
+    assert_eq!(t.wait(TIMEOUT_NS - 1), [""; 0]);
+    assert_eq!(t.wait(1), ["SEND_ONLY 101 ask 4B"]);
+}
+
+/// The peer's window is full of another queue pair's packets: what cannot be sent again is not
+/// late, and costs no retry.
+#[test]
+fn waiting_for_the_window_is_no_timeout() {
+    let mut t = Script::rc_with(|attr| attr.timeout = 0);
+    t.post(1, t.write_op(), 0, 1 << 16);
+    t.sent();
+    let former = t.switch_to_another(|attr| attr.timeout = 14);
+    t.post(2, SEND, 0, 4);
+    assert_eq!(t.sent().len(), 1);
+    // The loss halves the window, which is now less than half of what is in flight.
+    for _ in 0..20 {
+        assert_eq!(t.wait(TIMEOUT_NS), [""; 0]);
+    }
+    assert_eq!((t.completed(), t.state()), (vec![], QpState::Rts));
+    let later = std::mem::replace(&mut t.qpn, former);
+    let ack = t.ack(SQ_PSN.add(255), GOOD);
+    assert_eq!(t.exchange(&[ack]), ["SEND_ONLY 100 ask 4B"]);
+    t.qpn = later;
+    let ack = t.ack(SQ_PSN, GOOD);
+    t.exchange(&[ack]);
+    assert_eq!(t.completed(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+}
+
+#[test]
 fn timeout_0_never_runs_out() {
     let mut t = Script::rc_with(|attr| attr.timeout = 0);
     t.post(1, SEND, 0, 4);
@@ -121,6 +158,14 @@ fn retransmissions_are_sent_one_by_one() {
     }
     // Besides the three packets there is a probe of the silent peer.
     assert_eq!(batches, [1, 1, 1, 1]);
+    t.now = t.now + TIMEOUT_NS;
+    t.node.endpoint.handle_timeout(t.now);
+    t.post(2, SEND, 0, 256);
+    let mut batches = Vec::new();
+    while let Some(transmit) = t.node.endpoint.poll_transmit(t.now, &mut buffer) {
+        batches.push(transmit.len.div_ceil(transmit.segment));
+    }
+    assert_eq!(batches, [1; 5], "a new packet does not join them");
 }
 
 #[test]

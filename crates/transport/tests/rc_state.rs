@@ -214,6 +214,8 @@ fn an_error_with_a_shared_queue_says_that_it_took_its_last() {
     t.modify(Error).unwrap();
     assert_eq!(t.received_short(), [(1, WcStatus::Success), (2, WcStatus::WrFlushErr)]);
     assert_eq!(t.events(), [EventKind::QpLastWqeReached]);
+    t.modify(Error).unwrap();
+    assert_eq!(t.events(), [], "once");
     srq.post_srq_recv(&wr).unwrap();
 }
 
@@ -267,4 +269,21 @@ fn a_local_invalidate_waits_for_its_turn_and_fails_for_a_registered_region() {
         t.completed(),
         [(1, WcStatus::Success), (2, WcStatus::LocProtErr), (3, WcStatus::WrFlushErr)]
     );
+}
+
+/// The memory behind them may go now; acknowledgements of what was delivered still go out.
+#[test]
+fn a_queue_pair_that_failed_answers_no_more_reads() {
+    let mut t = Script::rc();
+    t.post(1, SEND, 0, 4);
+    t.sent();
+    t.post_recv(2, 0, 4);
+    let packets = [
+        t.send_only(RQ_PSN, b"x").ask(),
+        t.read_request(RQ_PSN.add(1), 0, 4),
+        t.fetch_add(RQ_PSN.add(2), 0, 1),
+        t.ack(SQ_PSN, Syndrome::Nak(irdma_wire::NakCode::RemoteAccess)),
+    ];
+    assert_eq!(t.exchange(&packets), ["ACK 200 msn=1 credit=31"]);
+    assert_eq!(t.completed(), [(1, WcStatus::RemAccessErr)]);
 }

@@ -139,7 +139,7 @@ impl CompChannel {
     pub fn get_cq_event(&self) -> Result<CqEvent> {
         let engine = &self.0.context.engine;
         self.0.queue.get(engine, |cq| {
-            let cq = cq.upgrade()?;
+            let cq = cq.upgrade().filter(|cq| cq.is_alive())?;
             cq.unacked_comp.add();
             Some(CqEvent { cookie: cq.cookie(), cq: Some(cq) })
         })
@@ -181,6 +181,9 @@ pub(crate) trait Subject: fmt::Debug + Send + Sync {
 
     /// Asynchronous events handed out and not acknowledged.
     fn unacked(&self) -> &Unacked;
+
+    /// Whether the program may still hear of it: not once its destruction has begun.
+    fn is_alive(&self) -> bool;
 }
 
 /// The object that an asynchronous event is about, by the cookie of its handle.
@@ -222,11 +225,11 @@ impl Waiting {
         }
     }
 
-    /// Hands the event out; `None` if its object is gone.
+    /// Hands the event out; `None` if its object is gone, or about to go.
     pub(crate) fn deliver(self) -> Option<AsyncEvent> {
         let (source, subject) = match self.target {
             Target::Object(subject) => {
-                let subject = subject.upgrade()?;
+                let subject = subject.upgrade().filter(|subject| subject.is_alive())?;
                 subject.unacked().add();
                 (subject.source(), Some(subject))
             }
@@ -304,6 +307,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
+    use crate::device::Device;
 
     fn readable(queue: &EventQueue<u32>) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -330,5 +334,20 @@ mod tests {
         queue.purge(|event| event % 2 == 0);
         assert_eq!((queue.try_pop(Some), queue.try_pop(Some)), (Some(1), Some(3)));
         assert!(!readable(&queue));
+    }
+
+    #[test]
+    fn an_event_that_comes_behind_a_destruction_is_not_handed_out() {
+        let context = Device::list().unwrap().pop().unwrap().open().unwrap();
+        let channel = context.create_comp_channel().unwrap();
+        rustix::fs::fcntl_setfl(&channel, rustix::fs::OFlags::NONBLOCK).unwrap();
+        let cq = context.create_cq(1, Some(&channel), 0).unwrap();
+        // Whoever dispatches an event holds the queue for a moment.
+        let inner = Arc::clone(&cq.inner);
+        cq.destroy_cq().unwrap();
+        inner.comp_event();
+        assert_eq!(channel.get_cq_event().unwrap_err().kind(), ErrorKind::Again);
+        let target = Target::Object(Arc::downgrade(&inner) as _);
+        assert!(Waiting { kind: EventKind::CqErr, target }.deliver().is_none());
     }
 }

@@ -32,10 +32,11 @@ impl Life {
     /// EINVAL if the life has ended.
     #[inline]
     pub(crate) fn check(&self, what: &str) -> Result<()> {
-        if self.0.load(Ordering::Acquire) & DEAD != 0 {
-            return Err(destroyed(what));
-        }
-        Ok(())
+        if self.is_alive() { Ok(()) } else { Err(destroyed(what)) }
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.load(Ordering::Acquire) & DEAD == 0
     }
 
     fn hold(&self, what: &str) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The built library as programs find it: its symbols, and its conduct in rdma-core's place.
 
 mod drop_in;
+mod page;
 #[path = "../../src/surface.rs"]
 mod surface;
 mod symbols;

@@ -52,7 +52,7 @@ impl Qp {
             qpn: self.qpn,
             ..Wc::default()
         };
-        cx.push_wc(&self.init.send_cq, wc);
+        cx.push_wc(&self.init.send_cq, wc, &self.sq_unpolled);
     }
 
     pub(crate) fn complete_recv(&self, cx: &mut Cx, wr_id: u64, status: WcStatus, got: Received) {
@@ -73,14 +73,11 @@ impl Qp {
             solicited: got.solicited,
             ..Wc::default()
         };
-        cx.push_wc(&self.init.recv_cq, wc);
+        cx.push_wc(&self.init.recv_cq, wc, &self.rq_unpolled);
     }
 
     /// The next receive request, from the shared queue where there is one.
     pub(crate) fn take_recv(&mut self, cx: &mut Cx) -> Option<RecvWqe> {
-        if let Some(spare) = self.resp.spare.take() {
-            return Some(spare);
-        }
         let Some(srq) = &self.init.srq else {
             return self.rq.pop_front();
         };
@@ -89,6 +86,14 @@ impl Qp {
             cx.event(EventKind::SrqLimitReached, EventSource::Srq(srq.token()));
         }
         Some(wqe)
+    }
+
+    /// Puts back a receive request that was not used, for the next message.
+    pub(crate) fn give_back_recv(&mut self, wqe: RecvWqe) {
+        match &self.init.srq {
+            Some(srq) => srq.give_back(wqe),
+            None => self.rq.push_front(wqe),
+        }
     }
 
     /// The oldest send request failed: report it, flush the rest, raise the event.

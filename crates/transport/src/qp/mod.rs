@@ -19,6 +19,7 @@ use irdma_mem::PdId;
 use irdma_wire::Qpn;
 
 use crate::batch::Route;
+use crate::cq::Unpolled;
 use crate::flow::PeerId;
 use crate::roce::{Requester, Responder};
 use crate::wqe::Wqe;
@@ -42,6 +43,8 @@ pub(crate) struct Qp {
     pub(crate) path: Option<Path>,
     pub(crate) sq: VecDeque<Wqe>,
     pub(crate) rq: VecDeque<RecvWqe>,
+    pub(crate) sq_unpolled: Unpolled,
+    pub(crate) rq_unpolled: Unpolled,
     pub(crate) req: Requester,
     pub(crate) resp: Responder,
     /// Multicast attachments; the queue pair cannot be destroyed while there are any.
@@ -57,6 +60,8 @@ impl Qp {
             path: None,
             sq: VecDeque::new(),
             rq: VecDeque::new(),
+            sq_unpolled: Unpolled::default(),
+            rq_unpolled: Unpolled::default(),
             req: Requester::default(),
             resp: Responder::default(),
             attached_count: 0,

@@ -17,7 +17,7 @@ impl Qp {
     /// Any state takes it, as the driver does: before RTS it waits, in ERR it is flushed.
     pub(crate) fn post_send(&mut self, cx: &mut Cx, wr: &SendWr<'_>) -> Result<()> {
         let len = self.check_send(wr)?;
-        if self.sq.len() >= self.init.cap.max_send_wr as usize {
+        if self.sq.len() + self.sq_unpolled.count() >= self.init.cap.max_send_wr as usize {
             return Err(VerbsError::no_memory(format!(
                 "post_send: all {} send requests of QP {} are in use; poll completions first",
                 self.init.cap.max_send_wr, self.qpn
@@ -43,9 +43,9 @@ impl Qp {
         if wr.sges.len() > self.init.cap.max_recv_sge as usize {
             return Err(self.too_many_sges("post_recv", wr.sges.len(), self.init.cap.max_recv_sge));
         }
-        if self.rq.len() >= self.init.cap.max_recv_wr as usize {
+        if self.rq.len() + self.rq_unpolled.count() >= self.init.cap.max_recv_wr as usize {
             return Err(VerbsError::no_memory(format!(
-                "post_recv: all {} receive requests of QP {} are in use",
+                "post_recv: all {} receive requests of QP {} are in use; poll completions first",
                 self.init.cap.max_recv_wr, self.qpn
             )));
         }

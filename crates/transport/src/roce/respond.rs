@@ -119,12 +119,8 @@ impl Qp {
         if !inside {
             return cx.drop_packet(DropReason::Duplicate);
         }
-        if !self.is_still_queued(psn) {
-            self.forget_answers_from(psn);
-            let msn = self.resp.msn;
-            let answer = Response::Read { psn, packets, done: 0, reth, msn, again: true };
-            self.resp.queue.push_back(answer);
-        }
+        let msn = self.resp.msn;
+        self.answer_again(cx, Response::Read { psn, packets, done: 0, reth, msn, again: true });
     }
 
     fn repeat_atomic(&mut self, cx: &mut Cx, psn: Psn) {
@@ -135,10 +131,7 @@ impl Qp {
         let Some((msn, value)) = found else {
             return cx.drop_packet(DropReason::Duplicate);
         };
-        if !self.is_still_queued(psn) {
-            self.forget_answers_from(psn);
-            self.resp.queue.push_back(Response::Atomic { psn, msn, value, again: true });
-        }
+        self.answer_again(cx, Response::Atomic { psn, msn, value, again: true });
     }
 
     /// Whether the answer to `psn` has not been sent yet.
@@ -150,9 +143,21 @@ impl Qp {
         })
     }
 
-    /// The peer has gone back to `psn` and will ask again for everything after it.
-    fn forget_answers_from(&mut self, psn: Psn) {
-        self.resp.queue.retain(|response| response.last().precedes(psn));
+    /// Queues a repeated answer at its place in PSN order, in place of what it covers. No more
+    /// wait than the peer may ask for at once.
+    fn answer_again(&mut self, cx: &mut Cx, answer: Response) {
+        let (first, last) = (answer.next(), answer.last());
+        if self.is_still_queued(first) {
+            return;
+        }
+        let queue = &mut self.resp.queue;
+        queue.retain(|other| other.last().precedes(first) || last.precedes(other.next()));
+        let waiting = queue.iter().filter(|other| other.holds_resource()).count();
+        if waiting > usize::from(self.attr.max_dest_rd_atomic) {
+            return cx.drop_packet(DropReason::Duplicate);
+        }
+        let at = queue.iter().position(|other| first.precedes(other.next()));
+        queue.insert(at.unwrap_or(queue.len()), answer);
     }
 
     /// Adds answers to the batch until they, or it, are exhausted.

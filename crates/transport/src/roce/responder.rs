@@ -33,8 +33,6 @@ pub(crate) struct Responder {
     /// A NAK was sent for `expected`; what lies ahead of it is dropped silently.
     pub(crate) nak_sent: bool,
     pub(crate) message: Option<Message>,
-    /// A receive request that an aborted unreliable message gave back.
-    pub(crate) spare: Option<RecvWqe>,
     /// Answers that are still to be sent, in PSN order.
     pub(crate) queue: VecDeque<Response>,
     /// READs and atomics that a duplicate may ask for again.
@@ -51,7 +49,7 @@ impl Responder {
     pub(crate) fn take_current_recv(&mut self) -> Option<RecvWqe> {
         match self.message.take() {
             Some(Message::Send { wqe, .. }) => Some(wqe),
-            _ => self.spare.take(),
+            _ => None,
         }
     }
 
@@ -248,7 +246,7 @@ impl Qp {
             match grant {
                 Ok(grant) => grant.write_at(offset.into(), packet.payload),
                 Err(refusal) => {
-                    self.resp.spare = recv;
+                    recv.into_iter().for_each(|wqe| self.give_back_recv(wqe));
                     return Err(refusal);
                 }
             }

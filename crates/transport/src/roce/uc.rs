@@ -44,7 +44,7 @@ impl Qp {
     /// The receive request of a broken message serves the next one.
     fn abandon_message(&mut self) {
         if let Some(Message::Send { wqe, .. }) = self.resp.message.take() {
-            self.resp.spare = Some(wqe);
+            self.give_back_recv(wqe);
         }
     }
 

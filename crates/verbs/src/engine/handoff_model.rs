@@ -27,6 +27,8 @@ struct State {
     packets: u32,
     /// A timer that is due, as soon as someone looks.
     timer: bool,
+    /// A timer that is due only then; nothing but a sleep of the thread lets time pass.
+    later_ns: Option<u64>,
     /// A completion event waits on the channel.
     event: bool,
     /// The thread's wake-up descriptor, and the leader's.
@@ -78,19 +80,34 @@ impl World {
             found = state.packets > 0 || state.timer;
             state.event |= state.packets > 0;
             (state.packets, state.timer, state.kick) = (0, false, false);
-            self.deadline_ns.store(NEVER, sync::Ordering::SeqCst);
+            let now_ns = state.now_ns;
+            found |= state.later_ns.take_if(|later| *later <= now_ns).is_some();
+            self.deadline_ns.store(state.later_ns.unwrap_or(NEVER), sync::Ordering::SeqCst);
         });
         found
     }
 
     /// A post of the program arms a timer.
     fn post(&self, deadline_ns: u64) {
+        self.arm(deadline_ns, |state| state.timer = true);
+    }
+
+    /// As [`World::post`], but the timer is not due before its time.
+    fn post_later(&self, deadline_ns: u64) {
+        self.arm(deadline_ns, |state| state.later_ns = Some(deadline_ns));
+    }
+
+    fn arm(&self, deadline_ns: u64, change: impl FnOnce(&mut State)) {
         let lane = self.lane.lock().unwrap();
         self.change(|state| {
-            state.timer = true;
+            change(state);
             self.deadline_ns.store(deadline_ns, sync::Ordering::SeqCst);
         });
         drop(lane);
+        self.wake_for(deadline_ns);
+    }
+
+    fn wake_for(&self, deadline_ns: u64) {
         match self.hand_off.note_deadline(deadline_ns) {
             Some(Sleeper::Leader) => self.change(|state| state.kick = true),
             Some(Sleeper::Thread) => self.change(|state| state.wake = true),
@@ -121,6 +138,8 @@ impl World {
         }
         if self.hand_off.leave_leader() {
             self.change(|state| state.wake = true);
+        } else {
+            self.wake_for(self.deadline_ns.load(sync::Ordering::SeqCst));
         }
     }
 
@@ -158,8 +177,11 @@ impl World {
         let mut woken = true;
         if self.deadline_ns.load(sync::Ordering::SeqCst) >= deadline_ns {
             let timed = until_ns != NEVER;
-            let mut state =
-                self.wait_until(|s| timed || s.packets > 0 || s.kick || s.wake || s.stop);
+            let called = |s: &State| s.packets > 0 || s.kick || s.wake || s.stop;
+            let mut state = self.wait_until(|s| timed || called(s));
+            if !called(&state) {
+                state.now_ns = state.now_ns.max(until_ns);
+            }
             woken = std::mem::take(&mut state.wake) || timed;
         }
         self.hand_off.thread_wakes();
@@ -189,7 +211,8 @@ fn explore(program: impl Fn(&Arc<World>) + Send + Sync + 'static) {
                 move || world.background()
             });
             program(&world);
-            drop(world.wait_until(|state| state.packets == 0 && !state.timer));
+            let is_done = |s: &State| s.packets == 0 && !s.timer && s.later_ns.is_none();
+            drop(world.wait_until(is_done));
             world.change(|state| state.stop = true);
             background.join().unwrap();
         },
@@ -264,6 +287,19 @@ fn a_timer_armed_while_the_leader_leaves_is_not_slept_past() {
         world.state.lock().unwrap().packets += 1;
         world.run_lane();
         world.post(2_000_000_000);
+        leader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_timer_that_only_the_leader_was_told_of_is_not_slept_past() {
+    explore(|world| {
+        let leader = thread::spawn({
+            let world = Arc::clone(world);
+            move || world.lead()
+        });
+        world.post_later(2_000_000_000);
+        arrive(world);
         leader.join().unwrap();
     });
 }

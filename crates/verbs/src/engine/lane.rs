@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use irdma_mem::MemTable;
 use irdma_net::clock;
@@ -27,6 +28,9 @@ use crate::stats::{self, HwStats};
 
 /// Of so many empty polls in a row one asks the kernel for packets.
 const POLLS_A_CHECK: u32 = 4;
+/// How long a new address may keep its first user waiting; a stopped process can hold up steering.
+const SETTLE_NS: u64 = 50_000_000;
+const SETTLE_STEP: Duration = Duration::from_micros(50);
 /// No deadline.
 pub(crate) const NEVER: u64 = u64::MAX;
 /// The part of a receive buffer that packets can be counted on to fill; the rest is the kernel's
@@ -57,6 +61,8 @@ pub(crate) struct LaneInner {
     kick: Arc<EventFd>,
     message: Box<[u8]>,
     ready: Vec<Ready>,
+    /// Counts the runs, so that another of the ready sockets is the first each time.
+    turn: usize,
     effects: Vec<Effect>,
     now: Instant,
 }
@@ -93,6 +99,7 @@ impl Lane {
             kick: Arc::clone(&kick),
             message: vec![0; slot::MESSAGE_LEN].into(),
             ready: Vec::new(),
+            turn: 0,
             effects: Vec::new(),
             now: Instant::ZERO,
         };
@@ -146,6 +153,18 @@ impl Lane {
         }
     }
 
+    /// Runs until datagrams are steered to their owners, or [`SETTLE_NS`] have passed.
+    ///
+    /// Until then some take the detour of a relay, and those that are steered overtake them:
+    /// unreliable connections lose messages by that.
+    pub(crate) fn settle(&self) {
+        let until_ns = clock::monotonic_ns() + SETTLE_NS;
+        while self.lock().traffic.sockets().is_steering() && clock::monotonic_ns() < until_ns {
+            self.try_run();
+            std::thread::sleep(SETTLE_STEP);
+        }
+    }
+
     /// When the lane has to run next, in nanoseconds of the monotonic clock; 0 for at once.
     pub(crate) fn deadline_ns(&self) -> u64 {
         self.deadline_ns.load(Ordering::SeqCst)
@@ -157,7 +176,7 @@ impl Lane {
     }
 
     /// Wakes whoever sleeps past a deadline that was published.
-    fn wake_for(&self, deadline_ns: u64) {
+    pub(crate) fn wake_for(&self, deadline_ns: u64) {
         match self.hand_off.note_deadline(deadline_ns) {
             Some(Sleeper::Leader) => self.kick.signal(),
             Some(Sleeper::Thread) => self.wake.signal(),
@@ -194,8 +213,10 @@ impl LaneInner {
             return false;
         }
         let mut budget = Budget::new();
-        for i in 0..self.ready.len() {
-            match Token::from_u64(self.ready[i].token) {
+        let count = self.ready.len();
+        self.turn = self.turn.wrapping_add(1) % count;
+        for i in 0..count {
+            match Token::from_u64(self.ready[(self.turn + i) % count].token) {
                 Token::Slot => self.receive_messages(),
                 // Fails if another run was faster.
                 Token::Kick => drop(self.kick.read()),
@@ -214,9 +235,14 @@ impl LaneInner {
 
     fn receive_messages(&mut self) {
         let LaneInner { traffic, endpoint, slot, message, now, .. } = self;
-        while let Ok(Some(received)) = slot.recv(message) {
+        let mut budget = Budget::new();
+        while !budget.is_spent()
+            && let Ok(Some(received)) = slot.recv(message)
+        {
+            budget.spend(1, 0);
             match received.message {
                 Message::Relay { meta, data } => {
+                    budget.spend(data.len().div_ceil(meta.stride), data.len());
                     traffic.receive_relayed(*now, meta, data, endpoint);
                 }
                 Message::User(request) => {
@@ -368,5 +394,60 @@ impl Drop for LaneGuard<'_> {
             self.lane.targets.dispatch(effect);
         }
         self.lane.wake_for(deadline_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::thread::sleep;
+
+    use super::*;
+
+    /// The addresses at which something waits; other processes may talk to the slot.
+    fn waiting(lane: &Lane) -> Vec<IpAddr> {
+        let mut ready = Vec::new();
+        lane.poll.wait(&mut ready, Some(0)).unwrap();
+        let mut lane = lane.lock();
+        let addrs: Vec<_> = lane.traffic.sockets().locals().map(|local| local.addr).collect();
+        let tokens = ready.iter().map(|ready| Token::from_u64(ready.token));
+        let locals = tokens.filter_map(|token| match token {
+            Token::Local(index) => Some(addrs[index]),
+            _ => None,
+        });
+        locals.collect()
+    }
+
+    #[test]
+    fn a_flooded_address_leaves_the_other_its_turn() {
+        let mem = Arc::new(MemTable::new(1, 16));
+        let config = Config::default();
+        let lane = Lane::open(&config, 7, mem, Arc::new(HandOff::new()), Arc::default()).unwrap();
+        // Addresses of this process alone.
+        let [.., high, low] = clock::pid().to_be_bytes();
+        let [one, two, three] = [1, 2, 3].map(|last| IpAddr::from([127, high | 128, low, last]));
+        for addr in [one, two] {
+            lane.lock().open_local(addr, 1, 1024).unwrap();
+        }
+        lane.settle();
+        assert!(!lane.lock().traffic.sockets().is_steering(), "what is given out is steered");
+        while lane.deadline_ns() != NEVER {
+            sleep(Duration::from_millis(1));
+            lane.run();
+        }
+        let sender = UdpSocket::bind((three, 0)).unwrap();
+        // Either way round: which socket the kernel names first is its own business.
+        for (flooded, other) in [(one, two), (two, one)] {
+            for _ in 0..512 {
+                sender.send_to(b"x", (flooded, 4791)).unwrap();
+            }
+            sender.send_to(b"x", (other, 4791)).unwrap();
+            assert_eq!(waiting(&lane).len(), 2);
+            for _ in 0..4 {
+                lane.run();
+            }
+            assert_eq!(waiting(&lane), [flooded], "the other one has been served");
+            while lane.run() {}
+        }
     }
 }

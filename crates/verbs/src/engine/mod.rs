@@ -11,6 +11,7 @@ mod handoff_model;
 mod handoff_tests;
 mod lane;
 mod progress;
+mod relay;
 mod sockets;
 mod targets;
 mod traffic;
@@ -156,7 +157,9 @@ impl Engine {
         }
         self.start_background();
         let mtu = device.query_port(PORT)?.active_mtu;
-        lane.lock().open_local(addr, device.netdev_index(), mtu)
+        lane.lock().open_local(addr, device.netdev_index(), mtu)?;
+        lane.settle();
+        Ok(())
     }
 
     /// Opens the sockets of every address that a device has; an error if none can be opened.
@@ -209,6 +212,9 @@ impl Engine {
                 let result = self.lead(lane, fd, waits);
                 if self.hand_off.leave_leader() {
                     lane.wake.signal();
+                } else {
+                    // Deadlines that were set meanwhile were told to the leader alone.
+                    lane.wake_for(lane.deadline_ns());
                 }
                 result
             }

@@ -126,6 +126,11 @@ impl Sockets {
         self.locals.iter().flatten()
     }
 
+    /// Whether the steering of some address is still being worked out.
+    pub(crate) fn is_steering(&self) -> bool {
+        self.locals().any(|local| local.steering.next_deadline().is_some())
+    }
+
     /// Opens the sockets of an address and watches its receiver.
     pub(crate) fn open_local(
         &mut self,

@@ -11,6 +11,7 @@ use irdma_wire::pcapng::Direction;
 use irdma_wire::{FlowKey, icrc};
 
 use super::capture::{Capture, Way};
+use super::relay::Backlog;
 use super::sockets::{Sockets, Token, destination, hop_limit};
 use crate::config::Config;
 use crate::faults::{Injector, Side};
@@ -35,7 +36,7 @@ impl Budget {
         self.packets == 0 || self.bytes == 0
     }
 
-    fn spend(&mut self, packets: usize, bytes: usize) {
+    pub(crate) fn spend(&mut self, packets: usize, bytes: usize) {
         self.packets = self.packets.saturating_sub(packets);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
@@ -61,6 +62,7 @@ struct Exit {
     sockets: Sockets,
     counters: Counters,
     capture: Option<Capture>,
+    backlog: Backlog,
     /// Destination and error number of the last refusal, logged once in a row.
     last_refusal: Option<(IpAddr, Option<i32>)>,
 }
@@ -95,6 +97,7 @@ impl Traffic {
             sockets,
             counters: Counters::default(),
             capture: config.capture.as_deref().and_then(Capture::open_or_log),
+            backlog: Backlog::default(),
             last_refusal: None,
         };
         Traffic {
@@ -224,9 +227,11 @@ impl Traffic {
         }
     }
 
-    /// Lets go what the fault injectors held back long enough, and goes on with steering.
+    /// Lets go what the fault injectors held back long enough, and goes on with steering and
+    /// relaying.
     pub(crate) fn handle_timeout(&mut self, now: Instant, endpoint: &mut Endpoint, slot: &Slot) {
         self.exit.sockets.steer_due(slot, now.as_nanos());
+        self.exit.retry_relays(now, slot);
         if let Some(faults) = &mut self.send_faults {
             faults.release_due(now, &mut |transmit, datagram| {
                 self.exit.send(&transmit, datagram, datagram.len());
@@ -244,7 +249,8 @@ impl Traffic {
         let steer = self.exit.sockets.deadline_ns().map(Instant::from_nanos);
         let send = self.send_faults.as_ref().and_then(Injector::deadline);
         let receive = self.recv_faults.as_ref().and_then(Injector::deadline);
-        steer.into_iter().chain(send).chain(receive).min()
+        let relay = self.exit.backlog.deadline();
+        steer.into_iter().chain(send).chain(receive).chain(relay).min()
     }
 
     /// Writes what the tap collected.
@@ -318,14 +324,29 @@ impl Exit {
 
     /// Hands datagrams to the slot that they are for, at best effort; tells whether it has an
     /// owner.
-    fn relay(&mut self, slot: &Slot, to: u16, meta: RecvMeta, data: &[u8]) -> bool {
-        let delivery = slot.send(to, &Message::Relay { meta, data });
+    fn relay(&mut self, now: Instant, slot: &Slot, to: u16, meta: RecvMeta, data: &[u8]) -> bool {
+        let delivery = match self.backlog.is_ahead_of(to) {
+            true => Delivery::Full,
+            false => deliver(slot, to, meta, data),
+        };
         match delivery {
-            Ok(Delivery::Sent) => self.counters.relayed_out += 1,
-            Ok(Delivery::Full | Delivery::Gone) | Err(_) => self.counters.relay_drops += 1,
+            Delivery::Sent => self.counters.relayed_out += 1,
+            Delivery::Full if self.backlog.push(now, to, meta, data) => {}
+            Delivery::Full | Delivery::Gone => self.counters.relay_drops += 1,
         }
-        matches!(delivery, Ok(Delivery::Sent | Delivery::Full))
+        delivery != Delivery::Gone
     }
+
+    fn retry_relays(&mut self, now: Instant, slot: &Slot) {
+        let (sent, lost) = self.backlog.retry(now, |to, meta, data| deliver(slot, to, meta, data));
+        self.counters.relayed_out += sent;
+        self.counters.relay_drops += lost;
+    }
+}
+
+fn deliver(slot: &Slot, to: u16, meta: RecvMeta, data: &[u8]) -> Delivery {
+    // An error of the system is as final as an owner that is gone.
+    slot.send(to, &Message::Relay { meta, data }).unwrap_or(Delivery::Gone)
 }
 
 /// A batch on its way in.
@@ -390,7 +411,7 @@ impl Entrance<'_> {
         if let Some((to, start)) = self.foreign.take() {
             let data = &batch[start..];
             let meta = RecvMeta { len: data.len(), ..self.meta };
-            self.misdirected |= exit.relay(slot, to, meta, data);
+            self.misdirected |= exit.relay(self.now, slot, to, meta, data);
         }
     }
 }

@@ -76,7 +76,16 @@ impl Cq {
     /// has the calling thread run the protocol first.
     #[inline]
     pub fn poll_cq(&self, out: &mut [Wc]) -> Result<usize> {
-        self.inner.poll_cq(out)
+        let most = out.len();
+        let mut places = out.iter_mut();
+        self.poll_each(most, |wc| places.next().into_iter().for_each(|place| *place = wc))
+    }
+
+    /// As [`Cq::poll_cq`], giving up to `most` completions to `take`, which must not call the
+    /// queue.
+    #[inline]
+    pub fn poll_each(&self, most: usize, take: impl FnMut(Wc)) -> Result<usize> {
+        self.inner.poll_each(most, take)
     }
 
     /// Asks for one event at the next completion: any, or only a solicited or failed one.
@@ -138,13 +147,13 @@ fn channel_of(context: &Arc<ContextInner>, channel: &CompChannel) -> Result<Use<
 
 impl CqInner {
     #[inline]
-    fn poll_cq(&self, out: &mut [Wc]) -> Result<usize> {
+    fn poll_each(&self, most: usize, mut take: impl FnMut(Wc)) -> Result<usize> {
         let engine = &self.context.engine;
         engine.check_fork()?;
-        let mut count = self.cq.poll_cq(out);
-        if count == 0 && !out.is_empty() {
+        let mut count = self.cq.poll_each(most, &mut take);
+        if count == 0 && most > 0 {
             engine.progress();
-            count = self.cq.poll_cq(out);
+            count = self.cq.poll_each(most, take);
             if count == 0 && self.armed.load(Ordering::Relaxed) {
                 return Ok(0);
             }
@@ -204,6 +213,10 @@ impl Subject for CqInner {
 
     fn unacked(&self) -> &Unacked {
         &self.unacked_async
+    }
+
+    fn is_alive(&self) -> bool {
+        self.life.is_alive()
     }
 }
 

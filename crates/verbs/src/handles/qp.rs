@@ -395,6 +395,10 @@ impl Subject for QpInner {
     fn unacked(&self) -> &Unacked {
         &self.unacked
     }
+
+    fn is_alive(&self) -> bool {
+        self.life.is_alive()
+    }
 }
 
 fn check_rd_atomic(what: &str, asked: u8, max: u8) -> Result<()> {

@@ -135,6 +135,10 @@ impl Subject for SrqInner {
     fn unacked(&self) -> &Unacked {
         &self.unacked
     }
+
+    fn is_alive(&self) -> bool {
+        self.life.is_alive()
+    }
 }
 
 impl Drop for SrqInner {
