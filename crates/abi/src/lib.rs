@@ -3,7 +3,8 @@
 //!
 //! `surface.rs` lists every symbol and version for the build script, `exported.rs` the signatures
 //! of those that work.
-//! References are made from C pointers in `boundary.rs` only, and no panic leaves it.
+//! References are made from C pointers in `boundary` only, work requests excepted, and no panic
+//! leaves it.
 
 mod ah;
 mod boundary;

@@ -135,7 +135,9 @@ pub fn rereg(
     };
     let pd = match flags & IBV_REREG_MR_CHANGE_PD {
         0 => &*registration.pd,
-        _ => pd.ok_or_else(|| refuse("ibv_rereg_mr", libc::EINVAL, "the new PD is NULL"))?,
+        _ => pd.filter(|pd| pd.seen().context == mr.seen().context).ok_or_else(|| {
+            refuse("ibv_rereg_mr", libc::EINVAL, "the new PD is NULL or of another context")
+        })?,
     };
     let new = register(pd, addr, len, iova, access)?;
     show(mr, &new, pd);

@@ -4,7 +4,9 @@ use std::mem::{MaybeUninit, align_of, offset_of, size_of};
 use std::ptr::{self, NonNull};
 use std::slice;
 
-use irdma::{FULL, QpType, Qpn, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDest, Wc};
+use irdma::{
+    FULL, Network, QpType, Qpn, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDest, Wc,
+};
 
 use crate::ah::Ah;
 use crate::boundary::{Errno, FromC, Object, refuse};
@@ -171,6 +173,16 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     })
 }
 
+/// What Mellanox's devices say in the service level of a received datagram, which has no other
+/// meaning on RoCE: UDP, and the kind of IP header. UCX checks the destination by it.
+fn packet_kind(network: Network) -> u8 {
+    const UDP: u8 = 8;
+    match network {
+        Network::Ipv6 => UDP | 1,
+        Network::Ipv4 => UDP | 2,
+    }
+}
+
 /// A completion as programs see it.
 #[inline]
 pub fn completion(wc: &Wc) -> ibv_wc {
@@ -187,7 +199,7 @@ pub fn completion(wc: &Wc) -> ibv_wc {
         wc_flags: wc.flags.bits(),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: wc.network.map_or(0, packet_kind),
         dlid_path_bits: 0,
     }
 }

@@ -45,5 +45,5 @@ pub use rng::Rng;
 pub use srq::{Srq, SrqAttr};
 pub use stats::Stats;
 pub use time::Instant;
-pub use wc::{FLUSH_CODES, Wc, WcFlags, WcOpcode, WcStatus, flush_err_to_ib_wc_status};
+pub use wc::{FLUSH_CODES, Network, Wc, WcFlags, WcOpcode, WcStatus, flush_err_to_ib_wc_status};
 pub use wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, UdDest};

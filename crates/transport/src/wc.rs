@@ -1,5 +1,7 @@
 //! Work completions and their status.
 
+use std::net::IpAddr;
+
 use bitflags::bitflags;
 use irdma_wire::Qpn;
 
@@ -97,6 +99,24 @@ bitflags! {
     }
 }
 
+/// The kind of IP header that a datagram came with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Network {
+    /// IPv4, in the last 20 of the 40 bytes.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
+impl Network {
+    pub(crate) fn of(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(_) => Network::Ipv4,
+            IpAddr::V6(_) => Network::Ipv6,
+        }
+    }
+}
+
 /// One completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wc {
@@ -120,6 +140,8 @@ pub struct Wc {
     pub src_qpn: Qpn,
     /// Which optional fields are present.
     pub flags: WcFlags,
+    /// The kind of header in the first 40 bytes, with [`WcFlags::GRH`] (IBTA A17.4.5.1).
+    pub network: Option<Network>,
     /// Whether the sender asked for a solicited event.
     pub solicited: bool,
     /// The caller's time when the completion was made, in nanoseconds.

@@ -1,4 +1,4 @@
-//! The requester of a reliable connection: what it sends, and what completes it (IBTA 9.7.2, 9.7.3).
+//! The requester of a reliable connection: what it sends and what completes it (IBTA 9.7.2, 9.7.3)
 
 use irdma_sim::pattern;
 use irdma_sim::script::{HERE, MTU, SQ_PSN, Script};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use irdma_sim::script::{HERE, PEER, QKEY, Script, THERE};
 use irdma_sim::{Node, script::Pkt};
 use irdma_transport::{
-    AddressVector, Ah, DropReason, EventKind, Meta, QpState, SendData, SendFlags, SendOp, SendWr,
-    UdDest, WcFlags, WcStatus,
+    AddressVector, Ah, DropReason, EventKind, Meta, Network, QpState, SendData, SendFlags, SendOp,
+    SendWr, UdDest, WcFlags, WcStatus,
 };
 use irdma_wire::{Deth, Opcode, Operation, Position, Psn, Qpn, Service};
 
@@ -66,6 +66,7 @@ fn a_datagram_is_placed_behind_its_ip_header() {
     assert_eq!((got[0].wr_id, got[0].byte_len, got[0].imm), (7, 45, [1, 2, 3, 4]));
     assert_eq!((got[0].src_qpn, got[0].qpn), (PEER, t.qpn));
     assert_eq!(got[0].flags, WcFlags::GRH | WcFlags::WITH_IMM);
+    assert_eq!(got[0].network, Some(Network::Ipv4));
     assert!(got[0].solicited);
     assert_eq!(t.memory.read(0, 20), [0; 20], "IPv4 is in the last twenty bytes");
     // UDP 8, BTH 12, DETH 8, immediate 4, payload 5, pad 3, ICRC 4.

@@ -90,8 +90,8 @@ pub use stats::{HwStats, ProcessStats, processes};
 
 pub use irdma_mem::{Access, Buffer, MrInfo, Sge};
 pub use irdma_transport::{
-    AddressVector, Arm, AttrMask, ErrorKind, EventKind, QpAttr, QpCap, QpState, QpType, RecvWr,
-    Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest, VerbsError, Wc, WcFlags,
+    AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, QpAttr, QpCap, QpState, QpType,
+    RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest, VerbsError, Wc, WcFlags,
     WcOpcode, WcStatus,
 };
 pub use irdma_wire::{Gid, Psn, Qpn};

@@ -1,8 +1,8 @@
 //! The border to C: arguments become Rust values, results become C's conventions, and a panic
 //! becomes an error number.
 //!
-//! Invariant: references are made from C pointers here, and in `work` to the scatter/gather lists of
-//! requests, and nowhere else.
+//! Invariant: references are made from C pointers here, and in `work` to the scatter/gather lists
+//! of requests, and nowhere else.
 
 mod answer;
 mod args;

@@ -31,7 +31,7 @@ pub enum Trouble {
 
 /// A trouble, and what was being done.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{}{trouble}", case.map(|case| format!("{}, {}: ", case.kind, crate::units::bytes(case.size as u64))).unwrap_or_default())]
+#[error("{}{trouble}", case.map(|case| format!("{case}: ")).unwrap_or_default())]
 pub struct Stopped {
     /// The case, once there was one.
     pub case: Option<Case>,

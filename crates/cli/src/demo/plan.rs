@@ -88,6 +88,12 @@ pub struct Case {
     pub size: usize,
 }
 
+impl std::fmt::Display for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {}", self.kind, crate::units::bytes(self.size as u64))
+    }
+}
+
 /// Which services, operations and sizes are run, and for how long each.
 #[derive(Clone, Debug)]
 pub struct Plan {

@@ -3,7 +3,7 @@
 use super::{Qp, QpState};
 use crate::cx::Cx;
 use crate::effects::{EventKind, EventSource};
-use crate::wc::{Wc, WcFlags, WcOpcode, WcStatus};
+use crate::wc::{Network, Wc, WcFlags, WcOpcode, WcStatus};
 use crate::wqe::Wqe;
 use crate::wr::{RecvWqe, SendFlags};
 
@@ -16,7 +16,8 @@ pub(crate) struct Received {
     pub(crate) invalidated: Option<u32>,
     pub(crate) solicited: bool,
     pub(crate) src_qpn: irdma_wire::Qpn,
-    pub(crate) grh: bool,
+    /// The IP header in front of a datagram.
+    pub(crate) network: Option<Network>,
 }
 
 /// The event that goes with a failure (seed section 2.7).
@@ -57,7 +58,7 @@ impl Qp {
 
     pub(crate) fn complete_recv(&self, cx: &mut Cx, wr_id: u64, status: WcStatus, got: Received) {
         let mut flags = WcFlags::empty();
-        flags.set(WcFlags::GRH, got.grh);
+        flags.set(WcFlags::GRH, got.network.is_some());
         flags.set(WcFlags::WITH_IMM, got.imm.is_some());
         flags.set(WcFlags::WITH_INV, got.invalidated.is_some());
         let wc = Wc {
@@ -70,6 +71,7 @@ impl Qp {
             qpn: self.qpn,
             src_qpn: got.src_qpn,
             flags,
+            network: got.network,
             solicited: got.solicited,
             ..Wc::default()
         };

@@ -210,7 +210,7 @@ impl Qp {
             invalidated: headers.ieth,
             solicited: headers.bth.solicited,
             src_qpn: self.attr.dest_qpn,
-            grh: false,
+            network: None,
         };
         self.complete_recv(cx, wr_id, WcStatus::Success, got);
         Ok(())
@@ -273,7 +273,7 @@ impl Qp {
             invalidated: None,
             solicited: headers.bth.solicited,
             src_qpn: self.attr.dest_qpn,
-            grh: false,
+            network: None,
         };
         self.complete_recv(cx, wqe.wr_id, WcStatus::Success, got);
     }

@@ -133,7 +133,7 @@ impl Qp {
             invalidated: None,
             solicited: packet.headers.bth.solicited,
             src_qpn: self.attr.dest_qpn,
-            grh: false,
+            network: None,
         };
         self.complete_recv(cx, wr_id, WcStatus::Success, got);
     }

@@ -11,7 +11,7 @@ use crate::cx::Cx;
 use crate::endpoint::Meta;
 use crate::error::DropReason;
 use crate::qp::{Qp, QpState, Received};
-use crate::wc::{WcOpcode, WcStatus};
+use crate::wc::{Network, WcOpcode, WcStatus};
 use crate::wqe::Wqe;
 use crate::wr::{SendFlags, SendOp, UdDest};
 
@@ -175,7 +175,7 @@ impl Qp {
             invalidated: None,
             solicited: packet.headers.bth.solicited,
             src_qpn: deth.src_qpn,
-            grh: true,
+            network: Some(Network::of(meta.src)),
         };
         self.complete_recv(cx, wqe.wr_id, WcStatus::Success, got);
         Ok(())

@@ -1,6 +1,6 @@
 //! Datagrams for other slots that found the slot's message queue full.
 //!
-//! The queue is short (`net.unix.max_dgram_qlen`, 10), and answers to probes fill it while processes
+//! The queue is short (`net.unix.max_dgram_qlen`, 10), and answers to probes fill it while others
 //! join an address: just when datagrams are misdirected. What has no one to repeat it, UC and UD,
 //! would be lost to a moment's congestion.
 
