@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::AsRawFd;
 
-use crate::boundary::{End, Ends, Errno, Kept, Object, Out, Shape, set_field};
+use crate::boundary::{End, Ends, Errno, Kept, NOT_YET, Object, Out, PATIENCE, Shape, set_field};
 use crate::context::Context;
 use crate::handle;
 use crate::types::{ibv_comp_channel, ibv_cq};
@@ -82,18 +82,18 @@ pub fn create(
     Ok(cq)
 }
 
-/// `ibv_get_cq_event(3)`.
+/// `ibv_get_cq_event(3)`, for a while.
 pub fn get_event(
     channel: &Object<CompChannel>,
     cq: Out<'_, *mut ibv_cq>,
     cq_context: Out<'_, *mut c_void>,
-) -> Result<(), Errno> {
-    let event = channel.handle.get_cq_event()?;
+) -> Result<c_int, Errno> {
+    let Some(event) = channel.handle.get_cq_event_within(PATIENCE)? else { return Ok(NOT_YET) };
     // SAFETY: the queue's destruction waits until the event is acknowledged.
     let object = unsafe { Kept::<Cq>::from_cookie(event.into_unacked()) };
     cq.write(object.as_seen());
     cq_context.write(object.seen().cq_context);
-    Ok(())
+    Ok(0)
 }
 
 /// `ibv_ack_cq_events(3)`.

@@ -1,10 +1,11 @@
 //! Asynchronous events.
 
+use std::ffi::c_int;
 use std::mem::offset_of;
 
 use irdma::AsyncSource;
 
-use crate::boundary::{Errno, FromC, In, Kept, Object, Out, Shape};
+use crate::boundary::{Errno, FromC, In, Kept, NOT_YET, Object, Out, PATIENCE, Shape};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::qp::Qp;
@@ -16,9 +17,10 @@ use crate::types::{
     ibv_async_event, ibv_async_event_element, ibv_cq, ibv_qp, ibv_srq,
 };
 
-/// `ibv_get_async_event(3)`.
-pub fn get(context: &Object<Context>, out: Out<'_, ibv_async_event>) -> Result<(), Errno> {
-    let (kind, source) = context.handle.get_async_event()?.into_unacked();
+/// `ibv_get_async_event(3)`, for a while.
+pub fn get(context: &Object<Context>, out: Out<'_, ibv_async_event>) -> Result<c_int, Errno> {
+    let Some(event) = context.handle.get_async_event_within(PATIENCE)? else { return Ok(NOT_YET) };
+    let (kind, source) = event.into_unacked();
     let element = match source {
         AsyncSource::Cq(cookie) => ibv_async_event_element { cq: object::<Cq>(cookie).as_seen() },
         AsyncSource::Qp(cookie) => ibv_async_event_element { qp: object::<Qp>(cookie).as_seen() },
@@ -29,7 +31,7 @@ pub fn get(context: &Object<Context>, out: Out<'_, ibv_async_event>) -> Result<(
         AsyncSource::Device => ibv_async_event_element::zeroed(),
     };
     out.write(ibv_async_event { element, event_type: kind as u32 });
-    Ok(())
+    Ok(0)
 }
 
 /// The object that an event not yet acknowledged is about.

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int, c_void};
 use crate::ah::{Ah, Grh};
 use crate::boundary::{
     Buffer, Count, Ended, In, InOut, List, Made, Object, Out, Owned, Partial, Plain, Size, Status,
-    Success, Text, export,
+    Success, Text, cancellation_point, export,
 };
 use crate::context::Context;
 use crate::cq::{CompChannel, Cq};
@@ -15,11 +15,19 @@ use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::types::{
-    ibv_ah_attr, ibv_async_event, ibv_cq, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
-    ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_query_device_ex_input, ibv_srq_attr, ibv_srq_init_attr, ibv_wc,
+    ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
+    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_qp_attr,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_srq_attr,
+    ibv_srq_init_attr, ibv_wc,
 };
 use crate::{ah, context, cq, device, events, fork, mr, pd, qp, query, rate, srq, sysfs, text};
+
+cancellation_point! {
+    ibv_get_cq_event(
+        channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void
+    ) = get_cq_event;
+    ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) = get_async_event;
+}
 
 export! {
     ibv_get_device_list(num_devices: Option<Out<'_, c_int>>) -> List<ibv_device> = device::list;
@@ -84,9 +92,9 @@ export! {
 
     ibv_create_comp_channel(context: &Object<Context>) -> Made<CompChannel> = cq::create_channel;
     ibv_destroy_comp_channel(channel: Owned<CompChannel>) -> Status = Owned::end;
-    ibv_get_cq_event(
+    get_cq_event(
         channel: &Object<CompChannel>, cq: Out<'_, *mut ibv_cq>, cq_context: Out<'_, *mut c_void>,
-    ) -> Success = cq::get_event;
+    ) -> Count = cq::get_event;
     ibv_ack_cq_events(cq: &Object<Cq>, nevents: u32) -> Ended = cq::ack_events;
 
     ibv_create_cq(
@@ -128,7 +136,7 @@ export! {
     ) -> Status = ah::resolve_eth_l2;
     ibv_destroy_ah(ah: Owned<Ah>) -> Status = Owned::end;
 
-    ibv_get_async_event(context: &Object<Context>, event: Out<'_, ibv_async_event>) -> Success
+    get_async_event(context: &Object<Context>, event: Out<'_, ibv_async_event>) -> Count
         = events::get;
     ibv_ack_async_event(event: In<ibv_async_event>) -> Ended = events::ack;
 }

@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
+use irdma_net::clock;
 use irdma_net::wake::EventFd;
 use irdma_transport::{ErrorKind, EventKind, Result, VerbsError};
 
@@ -66,18 +68,29 @@ impl<E> EventQueue<E> {
     }
 
     /// Takes the oldest event, waiting for one as the descriptor's own mode says: EAGAIN with
-    /// `O_NONBLOCK`, EINTR as `read(2)`. A waiting caller runs the protocol meanwhile.
-    pub(crate) fn get<T>(&self, engine: &Engine, take: impl Fn(E) -> Option<T>) -> Result<T> {
+    /// `O_NONBLOCK`, EINTR as `read(2)`. A waiting caller runs the protocol meanwhile; `None` when
+    /// it has done so for `patience`.
+    pub(crate) fn get<T>(
+        &self,
+        engine: &Engine,
+        patience: Duration,
+        take: impl Fn(E) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        let until_ns = clock::monotonic_ns().saturating_add(patience_ns);
         loop {
             engine.check_fork()?;
             if let Some(taken) = self.try_pop(&take) {
-                return Ok(taken);
+                return Ok(Some(taken));
             }
             if self.is_nonblocking() {
                 engine.progress();
-                return self.try_pop(&take).ok_or_else(none_waits);
+                return self.try_pop(&take).ok_or_else(none_waits).map(Some);
             }
-            engine.wait_readable(self.fd.as_fd(), &|| !self.lock().is_empty())?;
+            if clock::monotonic_ns() >= until_ns {
+                return Ok(None);
+            }
+            engine.wait_readable(self.fd.as_fd(), &|| !self.lock().is_empty(), until_ns)?;
         }
     }
 
@@ -137,8 +150,17 @@ impl CompChannel {
     /// EAGAIN if the descriptor is non-blocking and none waits, EINTR for a signal whose handler
     /// was installed without `SA_RESTART`.
     pub fn get_cq_event(&self) -> Result<CqEvent> {
+        loop {
+            if let Some(event) = self.get_cq_event_within(Duration::MAX)? {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// As [`CompChannel::get_cq_event`]; `None` after `patience`.
+    pub fn get_cq_event_within(&self, patience: Duration) -> Result<Option<CqEvent>> {
         let engine = &self.0.context.engine;
-        self.0.queue.get(engine, |cq| {
+        self.0.queue.get(engine, patience, |cq| {
             let cq = cq.upgrade().filter(|cq| cq.is_alive())?;
             cq.unacked_comp.add();
             Some(CqEvent { cookie: cq.cookie(), cq: Some(cq) })

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use irdma_transport::{EventKind, Result};
 use irdma_wire::{Gid, Qpn};
@@ -147,9 +148,18 @@ impl Context {
     /// EAGAIN if the descriptor is non-blocking and none waits, EINTR for a signal whose handler
     /// was installed without `SA_RESTART`.
     pub fn get_async_event(&self) -> Result<AsyncEvent> {
+        loop {
+            if let Some(event) = self.get_async_event_within(Duration::MAX)? {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// As [`Context::get_async_event`]; `None` after `patience`.
+    pub fn get_async_event_within(&self, patience: Duration) -> Result<Option<AsyncEvent>> {
         let engine = &self.0.engine;
         engine.start_background();
-        self.0.events.get(engine, Waiting::deliver)
+        self.0.events.get(engine, patience, Waiting::deliver)
     }
 
     fn usable(&self) -> Result<&Arc<ContextInner>> {

@@ -6,6 +6,7 @@
 
 mod answer;
 mod args;
+mod cancel;
 mod object;
 
 use std::ffi::c_int;
@@ -13,6 +14,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use answer::{Answer, Count, Ended, List, Made, Plain, Size, Status, Success, Text};
 pub use args::{Bits, Buffer, FromC, In, InOut, Out, Partial};
+pub(crate) use cancel::cancellation_point;
+pub use cancel::{NOT_YET, PATIENCE, Uncancelled, test_cancel};
 pub(crate) use object::set_field;
 pub use object::{End, Ends, Kept, Object, Owned, Shape};
 
@@ -73,6 +76,7 @@ macro_rules! export {
         pub unsafe extern "C" fn $name(
             $($arg: <$ty as $crate::boundary::FromC>::Raw),*
         ) -> <$answer as $crate::boundary::Answer>::Raw {
+            let _uncancelled = $crate::boundary::Uncancelled::new();
             $crate::boundary::cross::<$answer>(stringify!($name), || {
                 $(
                     // SAFETY: whoever calls this symbol promises what its man page asks for.

@@ -120,16 +120,52 @@ static void errors(struct ibv_pd *pd, struct ibv_mr *mr)
 	expect(!pthread_join(thread, NULL) && !ibv_destroy_qp(a) && !ibv_destroy_cq(cq));
 }
 
+static void *wait_for_cq(void *channel)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	ibv_get_cq_event(channel, &cq, &context);
+	return NULL;
+}
+
+static void *wait_for_async(void *context)
+{
+	struct ibv_async_event event;
+
+	ibv_get_async_event(context, &event);
+	return NULL;
+}
+
+/* Programs end the threads that wait for events by cancelling them. */
+static void cancelled(void *(*wait)(void *), void *where)
+{
+	pthread_t thread;
+	void *result = NULL;
+
+	expect(!pthread_create(&thread, NULL, wait, where));
+	usleep(50000);
+	expect(!pthread_cancel(thread) && !pthread_join(thread, &result));
+	expect(result == PTHREAD_CANCELED);
+}
+
 int main(void)
 {
 	struct ibv_context *context = open_loopback();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory,
 				       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	struct ibv_comp_channel *channel;
 
 	expect(pd && mr);
 	completions(pd, mr);
 	errors(pd, mr);
+	channel = ibv_create_comp_channel(context);
+	expect(channel);
+	cancelled(wait_for_cq, channel);
+	cancelled(wait_for_async, context);
+	completions(pd, mr);
+	expect(!ibv_destroy_comp_channel(channel));
 	expect(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	return 0;
 }

@@ -31,6 +31,8 @@ const POLLS_A_CHECK: u32 = 4;
 /// How long a new address may keep its first user waiting; a stopped process can hold up steering.
 const SETTLE_NS: u64 = 50_000_000;
 const SETTLE_STEP: Duration = Duration::from_micros(50);
+/// A lane that closes takes no more than so many turns at what arrives meanwhile.
+const MAX_LAST_RUNS: usize = 64;
 /// No deadline.
 pub(crate) const NEVER: u64 = u64::MAX;
 /// The part of a receive buffer that packets can be counted on to fill; the rest is the kernel's
@@ -276,8 +278,14 @@ impl LaneInner {
         Ok(())
     }
 
-    /// Closes every socket; nothing is sent or received any more.
+    /// Closes every socket, once it is empty: among what waits may be datagrams of other
+    /// processes, which would be lost.
     pub(crate) fn close(&mut self) {
+        for _ in 0..MAX_LAST_RUNS {
+            if !self.receive() {
+                break;
+            }
+        }
         self.traffic.sockets().close_all(&self.slot);
     }
 

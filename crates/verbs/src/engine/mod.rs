@@ -206,10 +206,15 @@ impl Engine {
 
     /// Waits until `fd` is readable or `waits` says so; runs the lane meanwhile. May return
     /// early. EINTR for a signal whose handler is to interrupt calls.
-    pub(crate) fn wait_readable(&self, fd: BorrowedFd<'_>, waits: &dyn Fn() -> bool) -> Result<()> {
+    pub(crate) fn wait_readable(
+        &self,
+        fd: BorrowedFd<'_>,
+        waits: &dyn Fn() -> bool,
+        until_ns: u64,
+    ) -> Result<()> {
         match self.lane.get().filter(|_| self.hand_off.enter_leader()) {
             Some(lane) => {
-                let result = self.lead(lane, fd, waits);
+                let result = self.lead(lane, fd, waits, until_ns);
                 if self.hand_off.leave_leader() {
                     lane.wake.signal();
                 } else {
@@ -218,11 +223,17 @@ impl Engine {
                 }
                 result
             }
-            None => wait(&mut [PollFd::new(&fd, PollFlags::IN)], NEVER),
+            None => wait(&mut [PollFd::new(&fd, PollFlags::IN)], until_ns),
         }
     }
 
-    fn lead(&self, lane: &Lane, fd: BorrowedFd<'_>, waits: &dyn Fn() -> bool) -> Result<()> {
+    fn lead(
+        &self,
+        lane: &Lane,
+        fd: BorrowedFd<'_>,
+        waits: &dyn Fn() -> bool,
+        until_ns: u64,
+    ) -> Result<()> {
         loop {
             // If another thread runs the lane, its effects make `fd` readable all the same.
             lane.try_run();
@@ -236,9 +247,9 @@ impl Engine {
             }
             let fds =
                 &mut [PollFd::new(&fd, PollFlags::IN), PollFd::new(lane.poll(), PollFlags::IN)];
-            wait(fds, deadline_ns)?;
+            wait(fds, deadline_ns.min(until_ns))?;
             self.hand_off.leader_sleeps(0);
-            if !fds[0].revents().is_empty() {
+            if !fds[0].revents().is_empty() || clock::monotonic_ns() >= until_ns {
                 return Ok(());
             }
         }

@@ -131,21 +131,7 @@ impl Node {
 
     /// The next completion.
     pub fn completion(&self) -> Wc {
-        let end = Instant::now() + Duration::from_secs(3);
-        let mut wc = [Wc::default()];
-        while self.cq.poll_cq(&mut wc).expect("a poll") == 0 {
-            if Instant::now() > end {
-                for (n, v) in self.context.get_hw_stats().iter() {
-                    if v > 0 {
-                        eprintln!("{n}={v}");
-                    }
-                }
-                eprintln!("{:?}", self.qp.query_qp());
-                eprintln!("{:?}", self.context);
-                std::process::exit(9);
-            }
-        }
-        wc[0]
+        poll_one(&self.cq)
     }
 }
 
