@@ -28,6 +28,8 @@ use crate::stats::{self, HwStats};
 
 /// Of so many empty polls in a row one asks the kernel for packets.
 const POLLS_A_CHECK: u32 = 4;
+/// Looks at a lock that is taken before sleeping for it; some 10 us.
+const SPINS: u32 = 300;
 /// How long a new address may keep its first user waiting; a stopped process can hold up steering.
 const SETTLE_NS: u64 = 50_000_000;
 const SETTLE_STEP: Duration = Duration::from_micros(50);
@@ -118,7 +120,16 @@ impl Lane {
     }
 
     /// Takes the lane, for a verb of the program.
+    ///
+    /// Spins for about as long as a short run takes: who sleeps for the lock has to be woken, and
+    /// that costs both sides more.
     pub(crate) fn lock(&self) -> LaneGuard<'_> {
+        for _ in 0..SPINS {
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            std::hint::spin_loop();
+        }
         self.guard(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
