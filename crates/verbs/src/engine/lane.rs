@@ -30,8 +30,9 @@ use crate::stats::{self, HwStats};
 const POLLS_A_CHECK: u32 = 4;
 /// Looks at a lock that is taken before sleeping for it; some 10 us.
 const SPINS: u32 = 300;
-/// How long a new address may keep its first user waiting; a stopped process can hold up steering.
-const SETTLE_NS: u64 = 50_000_000;
+/// How long a new address may keep its first user waiting; a stopped process can hold up steering
+/// for as long as its lock counts and its answers are waited for, some 45 ms.
+const SETTLE_NS: u64 = 60_000_000;
 const SETTLE_STEP: Duration = Duration::from_micros(50);
 /// A lane that closes takes no more than so many turns at what arrives meanwhile.
 const MAX_LAST_RUNS: usize = 64;
@@ -259,9 +260,12 @@ impl LaneInner {
                     traffic.receive_relayed(*now, meta, data, endpoint);
                 }
                 Message::User(request) => {
-                    if let Some(answer) = stats::answer(request, &|| snapshot(endpoint, traffic)) {
+                    if let Some(from) = received.from
+                        && let Some(answer) =
+                            stats::answer(request, &|| snapshot(endpoint, traffic))
+                    {
                         // Whoever asked has gone, or asks again.
-                        let _ = slot.send(received.from, &Message::User(&answer));
+                        let _ = slot.send(from, &Message::User(&answer));
                     }
                 }
                 Message::Steer { group, message } => {

@@ -128,7 +128,7 @@ impl Sockets {
 
     /// Whether the steering of some address is still being worked out.
     pub(crate) fn is_steering(&self) -> bool {
-        self.locals().any(|local| local.steering.next_deadline().is_some())
+        self.locals().any(|local| local.steering.is_settling())
     }
 
     /// Opens the sockets of an address and watches its receiver.
