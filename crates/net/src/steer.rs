@@ -41,8 +41,11 @@ const MIN_INTERVAL_NS: u64 = 3_000_000;
 const MAX_INTERVAL_NS: u64 = 100_000_000;
 /// After this long without an attempt the next ones may follow closely again.
 const CALM_NS: u64 = 1_000_000_000;
-/// Rounds begun in a row because the one before was incomplete.
+/// Rounds begun in quick succession because the one before was incomplete.
 const MAX_RETRIES: u32 = 4;
+/// How often a table that does not know every member is repaired after that: datagrams that it
+/// sends to one that is stopped tell nobody.
+const INCOMPLETE_NS: u64 = 500_000_000;
 
 /// The sockets of a lane that the steering of one address uses.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +123,14 @@ impl Steering {
     pub fn misdirected(&mut self, now_ns: u64) {
         if self.running.is_none() {
             self.want(now_ns);
+        }
+    }
+
+    /// Something was not answered: where it went to a member of this group, the table may be to
+    /// blame.
+    pub fn suspect(&mut self, now_ns: u64) {
+        if self.running.is_none() && now_ns >= self.repaired_ns + MAX_INTERVAL_NS {
+            self.wanted_ns = Some(now_ns);
         }
     }
 
@@ -298,6 +309,8 @@ impl Steering {
         if self.retries < MAX_RETRIES {
             self.retries += 1;
             self.want(now_ns);
+        } else {
+            self.wanted_ns.get_or_insert(now_ns + INCOMPLETE_NS);
         }
         Ok(())
     }

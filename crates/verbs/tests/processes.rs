@@ -153,12 +153,9 @@ fn a_stopped_process_keeps_nobody_out_and_goes_on() {
     let lock = steering_lock();
     let start = Instant::now();
     let (mut echo, mut pinger) = (Peer::start("echo"), Peer::start("pinger"));
-    eprintln!("XX started {:?}", start.elapsed());
     echo.tell(&pinger.ends);
     pinger.tell(&echo.ends);
-    eprintln!("XX told {:?}", start.elapsed());
     pinger.finish();
-    eprintln!("XX pinged {:?}", start.elapsed());
     echo.finish();
     let took = start.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");

@@ -94,11 +94,13 @@ fn management(attribute: u8, slot: u16, at: usize) -> [u8; 64] {
     bytes
 }
 
-/// Runs all members until none has anything to do.
+/// Runs all members until none has anything to do, or only to look again for silent ones.
 fn settle(members: &mut [Member]) {
     let settled = || {
         members.iter_mut().for_each(|member| drop(member.run()));
-        members.iter().all(|member| member.steering.next_deadline().is_none())
+        members.iter().all(|Member { steering, .. }| {
+            steering.next_deadline().is_none() || steering.retries == MAX_RETRIES
+        })
     };
     assert!(eventually(Duration::from_secs(5), settled));
 }
@@ -227,7 +229,7 @@ fn a_silent_member_does_not_keep_the_others_from_a_table() {
     let silent = members.remove(1);
     members.push(Member::join(group));
     settle(&mut members);
-    assert!(members.iter().any(|member| member.steering.retries > 0));
+    assert!(members.iter().any(|member| member.steering.retries == MAX_RETRIES));
     assert!(all_direct(&mut members, group));
     members.push(silent);
     all_direct(&mut members, group);
@@ -280,6 +282,41 @@ fn what_belongs_to_no_slot_reaches_a_member_that_answers() {
     sender.send(group, &management(0x10, 0, 48), None, 0, None).unwrap();
     let meta = members[0].receiver.recv(&mut vec![0; BATCH_LEN]).unwrap();
     assert_eq!(meta.map(|meta| meta.len), Some(64));
+}
+
+#[test]
+fn a_table_that_lacks_a_member_is_repaired_without_traffic() {
+    if no_steering() {
+        return;
+    }
+    let group = own_address(115);
+    let mut members: Vec<_> = (0..3).map(|_| Member::join(group)).collect();
+    settle(&mut members);
+    let silent = members.remove(0);
+    members.push(Member::join(group));
+    settle(&mut members);
+    members.push(silent);
+    let complete = || {
+        members.iter_mut().for_each(|member| drop(member.run()));
+        members.iter().all(|member| member.steering.next_deadline().is_none())
+    };
+    assert!(eventually(Duration::from_secs(5), complete));
+    assert!(all_direct(&mut members, group));
+}
+
+#[test]
+fn a_suspicion_repairs_a_table_that_nobody_complains_about() {
+    if no_steering() {
+        return;
+    }
+    let group = own_address(116);
+    let mut members: Vec<_> = (0..4).map(|_| Member::join(group)).collect();
+    settle(&mut members);
+    drop(members.remove(0));
+    std::thread::sleep(Duration::from_nanos(MAX_INTERVAL_NS));
+    members[0].steering.suspect(clock::monotonic_ns());
+    settle(&mut members);
+    assert!(all_direct(&mut members, group));
 }
 
 #[test]

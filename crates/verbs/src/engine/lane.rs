@@ -215,7 +215,11 @@ impl LaneInner {
         let received = self.receive();
         let due = self.deadline().is_some_and(|deadline| deadline <= self.now);
         if due {
+            let unanswered = self.endpoint.stats().rto;
             self.endpoint.handle_timeout(self.now);
+            if self.endpoint.stats().rto != unanswered {
+                self.traffic.sockets().suspect_steering(self.now.as_nanos());
+            }
             self.traffic.handle_timeout(self.now, &mut self.endpoint, &self.slot);
         }
         received || due

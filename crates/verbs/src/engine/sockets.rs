@@ -176,6 +176,11 @@ impl Sockets {
         }
     }
 
+    /// A packet was not answered; its way may have led through an address that is shared here.
+    pub(crate) fn suspect_steering(&mut self, now_ns: u64) {
+        self.locals.iter_mut().flatten().for_each(|local| local.steering.suspect(now_ns));
+    }
+
     /// Answers a batch that asks who receives it; `false` for traffic.
     pub(crate) fn take_probe(
         &self,
