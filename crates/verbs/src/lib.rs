@@ -105,6 +105,7 @@ mod log;
 mod port;
 mod process;
 mod stats;
+mod system;
 
 pub use channel::{AsyncEvent, AsyncSource, CompChannel, CqEvent, Refused};
 pub use config::{Config, ConfigError, KNOBS, Knob};

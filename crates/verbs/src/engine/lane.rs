@@ -15,7 +15,7 @@ use irdma_mem::MemTable;
 use irdma_net::clock;
 use irdma_net::slot::{self, Message, Slot};
 use irdma_net::wake::{EventFd, Interest, Poll, Ready};
-use irdma_transport::{Effect, Endpoint, ErrorKind, Instant, Result, VerbsError};
+use irdma_transport::{Effect, Endpoint, Instant, Result};
 use irdma_wire::{Gid, Qpn};
 
 use super::handoff::{HandOff, Sleeper};
@@ -25,6 +25,7 @@ use super::traffic::{Budget, Traffic};
 use crate::config::Config;
 use crate::limits::FULL;
 use crate::stats::{self, HwStats};
+use crate::system::system_error;
 
 /// Of so many empty polls in a row one asks the kernel for packets.
 const POLLS_A_CHECK: u32 = 4;
@@ -290,7 +291,7 @@ impl LaneInner {
         }
         let now_ns = self.now.as_nanos();
         let opened = self.traffic.sockets().open_local(addr, ifindex, &self.slot, now_ns);
-        let local = opened.map_err(|error| socket_error(addr, &error))?;
+        let local = opened.map_err(|error| system_error(&format!("address {addr}"), &error))?;
         let window = (local.receiver.rcvbuf() / WINDOW_SHARE) as u32;
         self.endpoint.add_local(addr, local.ports(), mtu);
         self.endpoint.set_recv_window(window);
@@ -321,8 +322,7 @@ impl LaneInner {
             // The attachment exists, so that undoing it cannot fail; leaving the group that was
             // not joined does nothing.
             let _ = self.endpoint.detach_mcast(qpn, gid, lid, ifindex);
-            let text = format!("joining group {}: {error}", gid.to_ip());
-            VerbsError::new(kind_of(&error), text)
+            system_error(&format!("joining group {}", gid.to_ip()), &error)
         })
     }
 
@@ -370,21 +370,6 @@ fn snapshot(endpoint: &Endpoint, traffic: &Traffic) -> HwStats {
     HwStats::new(endpoint.stats(), &traffic.counters(), traffic.overflows())
 }
 
-/// Why an address cannot be used.
-fn socket_error(addr: IpAddr, error: &io::Error) -> VerbsError {
-    VerbsError::new(kind_of(error), format!("address {addr}: {error}"))
-}
-
-fn kind_of(error: &io::Error) -> ErrorKind {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => ErrorKind::AddressInUse,
-        io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
-        io::ErrorKind::OutOfMemory => ErrorKind::NoMemory,
-        io::ErrorKind::AddrNotAvailable | io::ErrorKind::InvalidInput => ErrorKind::Invalid,
-        _ => ErrorKind::Io,
-    }
-}
-
 /// The lane, taken; giving it back sends, publishes the deadline and runs effects.
 pub(crate) struct LaneGuard<'a> {
     lane: &'a Lane,
@@ -429,6 +414,8 @@ mod tests {
     use std::net::UdpSocket;
     use std::thread::sleep;
 
+    use irdma_net::udp::RecvMeta;
+
     use super::*;
 
     /// The addresses at which something waits; other processes may talk to the slot.
@@ -443,6 +430,30 @@ mod tests {
             _ => None,
         });
         locals.collect()
+    }
+
+    /// What a lane makes of a datagram that another slot relays: relayed in, and malformed.
+    fn relayed(faults: Option<&str>) -> [Option<u64>; 2] {
+        let faults = faults.map(|spec| spec.parse().unwrap());
+        let config = Config { faults, ..Config::default() };
+        let mem = Arc::new(MemTable::new(1, 16));
+        let lane = Lane::open(&config, 9, mem, Arc::new(HandOff::new()), Arc::default()).unwrap();
+        let (src, dst) = ("10.0.0.1:5".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let meta = RecvMeta { len: 3, stride: 2, src, dst, tos: 0, ttl: 0, drops: 0 };
+        let other = Slot::claim(8).unwrap();
+        let to = lane.lock().slot.number();
+        other.send(to, &Message::Relay { meta, data: b"xyz" }).unwrap();
+        lane.run();
+        let stats = lane.lock().stats();
+        ["relayed_in", "drop_malformed"].map(|name| stats.get(name))
+    }
+
+    #[test]
+    fn what_is_relayed_passes_the_fault_injector() {
+        assert_eq!(relayed(None), [Some(1), Some(2)]);
+        assert_eq!(relayed(Some("drop=100%,side=receive")), [Some(1), Some(0)]);
+        assert_eq!(relayed(Some("dup=100%,side=both")), [Some(1), Some(4)]);
+        assert_eq!(relayed(Some("drop=100%,side=send")), [Some(1), Some(2)]);
     }
 
     #[test]

@@ -22,7 +22,6 @@ mod sync {
 }
 
 use std::fmt;
-use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,6 +42,7 @@ use crate::device::Device;
 use crate::limits::{FULL, Quota};
 use crate::port::PORT;
 use crate::stats::HwStats;
+use crate::system::system_error;
 use handoff::HandOff;
 use lane::NEVER;
 use progress::Progress;
@@ -298,8 +298,4 @@ fn inherited() -> VerbsError {
         "the object was inherited through fork, its device belongs to the parent; open the \
          device anew in the child",
     )
-}
-
-fn system_error(what: &str, error: &io::Error) -> VerbsError {
-    VerbsError::new(ErrorKind::Io, format!("{what}: {error}"))
 }
