@@ -377,6 +377,10 @@ impl Endpoint {
     /// Fills `buf`, 64 KiB or more, with the next batch to send; `None` when there is nothing.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut [u8]) -> Option<Transmit> {
         self.cx.now = now;
+        if self.cx.peers.are_crowded() {
+            let paths = self.qps.iter_mut().filter_map(|qp| qp.path);
+            self.cx.peers.forget_idle(&paths.map(|path| path.peer).collect(), now);
+        }
         let mut batch = Batch::new(buf);
         // Whoever floods this side with probes must not keep it from sending anything else.
         let data_first = std::mem::take(&mut self.control_sent);
