@@ -14,6 +14,7 @@ use irdma_wire::Qpn;
 
 use crate::batch::Route;
 use crate::endpoint::Config;
+use crate::pace::Pace;
 use crate::probe::{Datagrams, Verdict};
 use crate::ready::ReadyList;
 use crate::time::Instant;
@@ -52,12 +53,15 @@ pub(crate) struct Peer {
     /// Listed among those that have room and waiters.
     roomy: bool,
     datagrams: Datagrams,
+    /// Of READ responses.
+    responses: Pace,
 }
 
 impl Peer {
     /// Nothing is on its way, waited for or timed: what is known of the peer is all there is.
     fn is_idle(&self, now: Instant) -> bool {
-        self.in_flight == 0 && self.waiters.len() == 0 && self.datagrams.is_idle(now)
+        let reliable = self.in_flight == 0 && self.waiters.len() == 0;
+        reliable && self.datagrams.is_idle(now) && self.responses.is_idle()
     }
 
     /// Wakes as many as there may be room for.
@@ -115,6 +119,7 @@ impl Peers {
             waiters: ReadyList::default(),
             roomy: false,
             datagrams: Datagrams::new(config.initial_window, may_echo),
+            responses: Pace::new(config.initial_window),
         });
         self.ids.insert(key, id);
         id
@@ -254,6 +259,36 @@ impl Peers {
         matches!(verdict, Verdict::Sent { .. })
     }
 
+    /// Whether `bytes` of a READ response may be sent now; if not, `index` is listed as waiting.
+    /// A requester of our kind asks for no more than it can take.
+    pub(crate) fn reserve_response(
+        &mut self,
+        id: PeerId,
+        bytes: u32,
+        index: u16,
+        now: Instant,
+        timers: &mut Timers,
+    ) -> bool {
+        let peer = self.get(id);
+        let introduced = peer.datagrams.introduce();
+        let reserved = match peer.datagrams.is_of_our_kind() {
+            true => Ok(()),
+            false => peer.responses.reserve(bytes, index, now, peer.limit),
+        };
+        if introduced {
+            self.probes.push_back(id);
+        }
+        if let Err(until) = reserved {
+            timers.arm(TimerKey::Peer(id.0), until);
+        }
+        reserved.is_ok()
+    }
+
+    /// The peer asks for a READ response again.
+    pub(crate) fn on_response_loss(&mut self, id: PeerId, now: Instant) {
+        self.get(id).responses.on_loss(now);
+    }
+
     /// The next peer to probe, and the token that it will echo.
     pub(crate) fn next_probe(
         &mut self,
@@ -282,6 +317,7 @@ impl Peers {
         let Some(probe) = peer.datagrams.on_echo(token, share, ready) else {
             return;
         };
+        peer.responses.wake(ready);
         peer.cap = share;
         peer.window = peer.window.min(share);
         peer.threshold = peer.threshold.max(peer.window);
@@ -300,8 +336,10 @@ impl Peers {
         ready: &mut ReadyList,
     ) {
         let id = PeerId(key);
-        let (probe, next) = self.get(id).datagrams.handle_timeout(now, ready);
-        if let Some(at) = next {
+        let peer = self.get(id);
+        let (probe, next) = peer.datagrams.handle_timeout(now, ready);
+        let responses = peer.responses.handle_timeout(now, ready);
+        for at in next.into_iter().chain(responses) {
             timers.arm(TimerKey::Peer(key), at);
         }
         if probe {

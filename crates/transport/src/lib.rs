@@ -18,6 +18,7 @@ mod error;
 mod flow;
 mod locals;
 mod mcast;
+mod pace;
 mod pd;
 mod probe;
 mod qp;

@@ -86,6 +86,10 @@ impl Datagrams {
         matches!(self.kind, Kind::Mute | Kind::Silent)
     }
 
+    pub(crate) fn is_of_our_kind(&self) -> bool {
+        self.kind == Kind::Echoes
+    }
+
     /// Whether the receiver is to be asked for the first time who it is.
     pub(crate) fn introduce(&mut self) -> bool {
         self.kind == Kind::Unknown
