@@ -39,7 +39,7 @@ pub use cq::{Arm, Cq};
 pub use effects::{Effect, EventKind, EventSource};
 pub use endpoint::{Config, Disposition, Endpoint, InFlight, Meta, Transmit};
 pub use error::{DropReason, ErrorKind, Result, VerbsError};
-pub use mcast::{MAX_MEMBERS, mcast_address, mcast_mac, mcast_mac_driver};
+pub use mcast::{MAX_MEMBERS, mcast_address, mcast_mac};
 pub use pd::{Pd, PdTable};
 pub use qp::{AttrMask, QpAttr, QpCap, QpInit, QpState, QpType, Transition, transition};
 pub use rng::Rng;
