@@ -453,8 +453,8 @@ impl Endpoint {
     }
 
     /// A completion queue lost completions: the queue pairs that use it can no longer tell what
-    /// they did, and fail (IBTA 11.6.3, `ibv_get_async_event(3)`). Looks at every queue pair, once for each
-    /// queue that overflows.
+    /// they did, and fail (IBTA 11.6.3, `ibv_get_async_event(3)`). Looks at every queue pair, once
+    /// for each queue that overflows.
     fn fail_users_of(&mut self, token: u64) {
         for qp in self.qps.iter_mut() {
             let uses = [&qp.init.send_cq, &qp.init.recv_cq].iter().any(|cq| cq.token() == token);

@@ -437,7 +437,8 @@ mod tests {
         let faults = faults.map(|spec| spec.parse().unwrap());
         let config = Config { faults, ..Config::default() };
         let mem = Arc::new(MemTable::new(1, 16));
-        let lane = Lane::open(&config, 9, mem, Arc::new(HandOff::new()), Arc::default()).unwrap();
+        let hand_off = Arc::new(HandOff::new(config.stand_back_ns));
+        let lane = Lane::open(&config, 9, mem, hand_off, Arc::default()).unwrap();
         let (src, dst) = ("10.0.0.1:5".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let meta = RecvMeta { len: 3, stride: 2, src, dst, tos: 0, ttl: 0, drops: 0 };
         let other = Slot::claim(8).unwrap();
