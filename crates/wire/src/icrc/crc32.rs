@@ -47,11 +47,13 @@ pub(super) enum Crc32 {
 
 impl Crc32 {
     /// By the preferred method.
+    #[inline]
     pub(super) fn new() -> Self {
         let tables = PREFER_TABLES.load(Ordering::Relaxed);
         Self::by(if tables { Method::Tables } else { Method::Instructions })
     }
 
+    #[inline]
     fn by(method: Method) -> Self {
         match method {
             Method::Instructions => Crc32::Instructions(crc32fast::Hasher::new()),
@@ -59,6 +61,7 @@ impl Crc32 {
         }
     }
 
+    #[inline]
     pub(super) fn update(&mut self, bytes: &[u8]) {
         match self {
             Crc32::Instructions(hasher) => hasher.update(bytes),
@@ -66,6 +69,7 @@ impl Crc32 {
         }
     }
 
+    #[inline]
     pub(super) fn finalize(self) -> u32 {
         match self {
             Crc32::Instructions(hasher) => hasher.finalize(),
