@@ -4,6 +4,7 @@
 //! thread follow when a queue pair leaves RESET.
 
 mod capture;
+mod checksum;
 mod handoff;
 #[cfg(test)]
 mod handoff_model;
@@ -113,6 +114,7 @@ impl Engine {
         if let Some(lane) = self.lane.get() {
             return Ok(Arc::clone(lane));
         }
+        checksum::choose();
         let (mem, hand_off) = (Arc::clone(&self.mem), Arc::clone(&self.hand_off));
         let lane = Lane::open(&self.config, self.seed, mem, hand_off, Arc::clone(&self.targets))
             .map_err(|error| system_error("no slot on the RoCEv2 port", &error))?;
