@@ -227,6 +227,7 @@ impl Endpoint {
     fn destroy(&mut self, qpn: Qpn) {
         if let Some(mut qp) = self.qps.remove(qpn) {
             qp.release_windows(&mut self.cx);
+            self.cx.mem.unbind_all(qpn.get());
             qp.init.send_cq.clean_cqes(qpn);
             qp.init.recv_cq.clean_cqes(qpn);
         }
