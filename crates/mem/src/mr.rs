@@ -138,15 +138,35 @@ impl MemTable {
     ///
     /// # Errors
     /// [`MemError::UnknownKey`], also for the key of a window; [`MemError::Busy`] while windows
-    /// are bound.
+    /// are bound. A key of [`MemTable::alloc_mr`] may be any that the region has had.
     pub fn dereg_mr(&self, key: u32) -> Result<(), MemError> {
         let control = self.control();
-        let entry = self.lookup(key)?;
-        if entry.shape.contains(Shape::WINDOW) {
-            return Err(MemError::UnknownKey(key));
-        }
+        let now = self.region_key(key)?;
         control.check_unbound(self.index(key), key)?;
-        self.retire(control, key)
+        self.retire(control, now)
+    }
+
+    /// As [`MemTable::dereg_mr`], but windows that are bound are unbound.
+    ///
+    /// # Errors
+    /// [`MemError::UnknownKey`].
+    pub fn cut_mr(&self, key: u32) -> Result<(), MemError> {
+        let mut control = self.control();
+        let now = self.region_key(key)?;
+        while let Some(window) = control.window_on(self.index(key)) {
+            self.unbind(&mut control, window);
+        }
+        self.retire(control, now)
+    }
+
+    /// The valid key of a region; one for fast registration may have got another low byte.
+    fn region_key(&self, key: u32) -> Result<u32, MemError> {
+        let unknown = MemError::UnknownKey(key);
+        let now = self.current(key).ok_or(unknown)?;
+        let shape = self.lookup(now)?.shape;
+        let is_region = !shape.contains(Shape::WINDOW);
+        let is_meant = now == key || shape.contains(Shape::FAST);
+        if is_region && is_meant { Ok(now) } else { Err(unknown) }
     }
 
     /// Invalidates a key for a work request of, or a request of the peer to, a queue pair: the

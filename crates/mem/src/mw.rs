@@ -1,6 +1,7 @@
 //! Memory windows: keys for a part of a region, made and unmade by work requests (IBTA 10.6.6).
 
 use crate::slot::{Entry, Memory, Shape};
+use crate::table::Control;
 use crate::{Access, BindError, MemError, MemTable, PdId};
 
 /// What a peer may be given through a window.
@@ -53,16 +54,18 @@ impl MemTable {
     }
 
     /// Ends a window, bound or not; afterwards no use of its key succeeds and none is under way.
+    /// `rkey` may be any key that the window has had.
     ///
     /// # Errors
     /// [`MemError::UnknownKey`], also for the key of a region.
     pub fn dealloc_mw(&self, rkey: u32) -> Result<(), MemError> {
         let mut control = self.control();
-        if !self.lookup(rkey)?.shape.contains(Shape::WINDOW) {
+        let key = self.current(rkey).ok_or(MemError::UnknownKey(rkey))?;
+        if !self.lookup(key)?.shape.contains(Shape::WINDOW) {
             return Err(MemError::UnknownKey(rkey));
         }
-        control.unbind(self.index(rkey));
-        self.retire(control, rkey)
+        control.unbind(self.index(key));
+        self.retire(control, key)
     }
 
     /// Binds a window for a queue pair of `pd`, or unbinds one of type 1.
@@ -94,12 +97,17 @@ impl MemTable {
     pub fn unbind_all(&self, qpn: u32) {
         let mut control = self.control();
         while let Some(index) = control.window_of(qpn) {
-            control.unbind(index);
-            if let Some(slot) = self.slot_at(index)
-                && let Some((key, entry)) = slot.current()
-            {
-                slot.change(key, key, &entry.invalidated());
-            }
+            self.unbind(&mut control, index);
+        }
+    }
+
+    /// Makes a bound window one that is bound to nothing.
+    pub(crate) fn unbind(&self, control: &mut Control, index: u32) {
+        control.unbind(index);
+        if let Some(slot) = self.slot_at(index)
+            && let Some((key, entry)) = slot.current()
+        {
+            slot.change(key, key, &entry.invalidated());
         }
     }
 

@@ -67,6 +67,12 @@ impl Control {
         }
     }
 
+    /// A window that is bound to a region.
+    pub(crate) fn window_on(&self, region: u32) -> Option<u32> {
+        let on = |(_, (parent, _)): &(&u32, &(u32, Option<u32>))| *parent == region;
+        self.bound.iter().find(on).map(|(window, _)| *window)
+    }
+
     /// A window of type 2 that is bound to a queue pair.
     pub(crate) fn window_of(&self, qpn: u32) -> Option<u32> {
         self.by_qp.range((qpn, 0)..=(qpn, u32::MAX)).next().map(|(_, window)| *window)
@@ -157,6 +163,12 @@ impl MemTable {
     pub(crate) fn lookup(&self, key: u32) -> Result<Entry, MemError> {
         let entry = self.slot(key).and_then(|slot| slot.entry(key));
         entry.ok_or(MemError::UnknownKey(key))
+    }
+
+    /// The valid key that differs from `key` in its low byte at most.
+    pub fn current(&self, key: u32) -> Option<u32> {
+        let (now, _) = self.slot(key)?.current()?;
+        ((now ^ key) & !0xff == 0).then_some(now)
     }
 
     /// The part of a key that stays when its low byte changes.

@@ -216,6 +216,19 @@ fn bound_windows_keep_their_region_and_its_registration() {
     assert!(w.table.is_empty());
 }
 
+#[test]
+fn a_region_that_is_cut_leaves_its_windows_unbound() {
+    let w = world();
+    let (one, two) = (w.bound(MwType::One), w.bound(MwType::Two));
+    w.table.cut_mr(w.mr.lkey).unwrap();
+    for bind in [one, two] {
+        assert_eq!(w.peer(bind.new_rkey, bind.va, 1, REMOTE), Err(GrantError::Invalid));
+        // Any key that the window has had names it.
+        w.table.dealloc_mw(bind.rkey).unwrap();
+    }
+    assert!(w.table.is_empty());
+}
+
 /// A window that one thread binds and invalidates is all there or not at all for another.
 #[test]
 fn a_bind_is_seen_whole() {
