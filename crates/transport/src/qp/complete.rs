@@ -85,7 +85,7 @@ impl Qp {
         };
         let (wqe, crossed) = srq.pop()?;
         if crossed {
-            cx.event(EventKind::SrqLimitReached, EventSource::Srq(srq.token()));
+            cx.srq_event(srq);
         }
         Some(wqe)
     }
