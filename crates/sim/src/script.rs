@@ -283,6 +283,7 @@ impl Script {
             send_cq: Arc::clone(&cqs.send),
             recv_cq: Arc::clone(&cqs.recv),
             srq: None,
+            xrcd: None,
             cap: irdma_transport::QpCap {
                 max_send_wr: 16,
                 max_recv_wr: 16,

@@ -98,6 +98,7 @@ impl Pd {
             send_cq: Arc::clone(&cqs[0].cq),
             recv_cq: Arc::clone(&cqs[1].cq),
             srq: srq.as_ref().map(|srq| Arc::clone(&srq.srq)),
+            xrcd: None,
             cap: attr.cap,
             sq_sig_all: attr.sq_sig_all,
             block_self_mcast: attr.block_self_mcast,
