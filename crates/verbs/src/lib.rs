@@ -85,7 +85,7 @@ pub use device::{Device, DeviceAttr};
 pub use faults::{FaultSpec, Side};
 pub use handles::{
     Advice, AdviseFlags, Ah, AhAttr, Cq, Dm, DmAttr, FastMr, Mr, MrChange, Mw, MwBindInfo, Pd,
-    PostSend, Qp, QpInitAttr, Srq, Translation,
+    PostSend, Qp, QpInitAttr, Srq, Translation, Xrcd, XrcdFlags,
 };
 pub use limits::{FULL, Limits};
 pub use port::{DEFAULT_PKEY, PORT, PortAttr, PortState};

@@ -14,6 +14,7 @@ mod odp;
 mod pd;
 mod qp;
 mod srq;
+mod xrc;
 
 pub use ah::{Ah, AhAttr};
 pub use cq::Cq;
@@ -31,3 +32,5 @@ pub(crate) use qp::QpInner;
 pub use qp::{PostSend, Qp, QpInitAttr};
 pub use srq::Srq;
 pub(crate) use srq::SrqInner;
+pub(crate) use xrc::XrcdInner;
+pub use xrc::{Xrcd, XrcdFlags};
