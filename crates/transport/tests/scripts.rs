@@ -3,6 +3,8 @@
 mod hostile;
 mod mcast_group;
 mod rc_duplicate;
+mod rc_enhanced;
+mod rc_memory;
 mod rc_nak;
 mod rc_request;
 mod rc_respond;
@@ -10,3 +12,4 @@ mod rc_retry;
 mod rc_state;
 mod uc_message;
 mod ud_datagram;
+mod xrc;

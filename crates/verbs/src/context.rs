@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use irdma_wire::{Gid, Qpn};
 use crate::channel::{AsyncEvent, CompChannel, EventQueue, Target, Waiting};
 use crate::device::{Device, DeviceAttr};
 use crate::engine::Engine;
-use crate::handles::{Cq, MrInner, Pd, QpInner};
+use crate::handles::{Cq, Dm, DmAttr, MrInner, MwInner, Pd, QpInner, Xrcd, XrcdFlags, XrcdInner};
 use crate::life::{Alive, Life};
 use crate::log::Logged;
 use crate::port::{PORT, PortAttr, PortState, port_ibevent};
@@ -34,6 +34,7 @@ pub(crate) struct ContextInner {
     listens: AtomicBool,
     open: Mutex<Open>,
     seen: Mutex<Seen>,
+    xrcds: Mutex<Vec<Weak<XrcdInner>>>,
 }
 
 /// The port as the program was last told.
@@ -48,6 +49,7 @@ struct Seen {
 struct Open {
     qps: HashMap<Qpn, Weak<QpInner>>,
     mrs: HashMap<u32, Weak<MrInner>>,
+    mws: HashMap<u32, Weak<MwInner>>,
 }
 
 impl Alive for ContextInner {
@@ -71,13 +73,14 @@ impl Context {
             life: Life::default(),
             listens: AtomicBool::new(false),
             open: Mutex::default(),
+            xrcds: Mutex::default(),
             seen: Mutex::new(Seen { state, addresses: device.gids().addresses() }),
         });
         inner.engine.targets.add_context(&inner);
         Ok(Context(inner))
     }
 
-    /// Closes the device. Queue pairs and regions that are still there end with it; their
+    /// Closes the device. Queue pairs, windows and regions that are still there end with it; their
     /// handles answer EINVAL from now on.
     pub fn dealloc_ucontext(self) {
         self.0.disassociate_ucontext();
@@ -131,6 +134,24 @@ impl Context {
         self.usable()
             .and_then(|context| Cq::create_cq(context, cqe, channel, comp_vector))
             .logged("create_cq")
+    }
+
+    /// Takes device memory (`ibv_alloc_dm(3)`), zeroed.
+    ///
+    /// EINVAL for a length of 0 or an alignment above 2^12, ENOMEM where not as much is left of
+    /// [`crate::Limits::max_dm_size`].
+    pub fn alloc_dm(&self, attr: DmAttr) -> Result<Dm> {
+        self.usable().and_then(|context| Dm::alloc_dm(context, attr)).logged("alloc_dm")
+    }
+
+    /// Opens a domain of extended reliable connections (`ibv_open_xrcd(3)`): that of a file, by
+    /// its inode, or one without a name. Handles of one file in one context share the domain; it
+    /// is not shared between processes.
+    ///
+    /// EINVAL without [`XrcdFlags::CREAT`] and file, or with [`XrcdFlags::EXCL`] where there is
+    /// one; EAGAIN without `CREAT` where there is none.
+    pub fn open_xrcd(&self, file: Option<BorrowedFd<'_>>, flags: XrcdFlags) -> Result<Xrcd> {
+        self.usable().and_then(|context| Xrcd::open_xrcd(context, file, flags)).logged("open_xrcd")
     }
 
     /// Makes a completion channel.
@@ -189,11 +210,19 @@ impl ContextInner {
     }
 
     pub(crate) fn add_mr(&self, mr: &Arc<MrInner>) {
-        self.open().mrs.insert(mr.info.lkey, Arc::downgrade(mr));
+        self.open().mrs.insert(mr.key(), Arc::downgrade(mr));
     }
 
     pub(crate) fn remove_mr(&self, key: u32) {
         self.open().mrs.remove(&key);
+    }
+
+    pub(crate) fn add_mw(&self, first_rkey: u32, mw: &Arc<MwInner>) {
+        self.open().mws.insert(first_rkey, Arc::downgrade(mw));
+    }
+
+    pub(crate) fn remove_mw(&self, first_rkey: u32) {
+        self.open().mws.remove(&first_rkey);
     }
 
     /// Listens on all addresses of the device from now on.
@@ -229,8 +258,13 @@ impl ContextInner {
         }
         let open = std::mem::take(&mut *self.open());
         open.qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.cut());
+        open.mws.values().filter_map(Weak::upgrade).for_each(|mw| mw.cut());
         open.mrs.values().filter_map(Weak::upgrade).for_each(|mr| mr.cut());
         Process::current().close_engine(&self.engine);
+    }
+
+    pub(crate) fn xrcds(&self) -> MutexGuard<'_, Vec<Weak<XrcdInner>>> {
+        self.xrcds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
