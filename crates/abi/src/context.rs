@@ -4,7 +4,7 @@ use std::mem::{offset_of, size_of};
 
 use crate::boundary::{Errno, Object, Owned, Shape};
 use crate::device::Device;
-use crate::exported::{create_qp_ex, query_device_ex, query_port_ex};
+use crate::exported;
 use crate::ops;
 use crate::types::{VERBS_ABI_IS_EXTENDED, ibv_context, verbs_context};
 
@@ -24,9 +24,14 @@ unsafe impl Shape for Context {
 pub fn open(device: &'static Object<Device>) -> Result<Box<Object<Context>>, Errno> {
     let handle = device.handle.open()?;
     let mut c = verbs_context::zeroed();
-    c.query_port = Some(query_port_ex);
-    c.query_device_ex = Some(query_device_ex);
-    c.create_qp_ex = Some(create_qp_ex);
+    c.query_port = Some(exported::query_port_ex);
+    c.query_device_ex = Some(exported::query_device_ex);
+    c.query_rt_values = Some(exported::query_rt_values);
+    c.create_cq_ex = Some(exported::create_cq_ex);
+    c.create_qp_ex = Some(exported::create_qp_ex);
+    c.alloc_td = Some(exported::alloc_td);
+    c.dealloc_td = Some(exported::dealloc_td);
+    c.alloc_parent_domain = Some(exported::alloc_parent_domain);
     c.close_xrcd = Some(ops::close_xrcd);
     c.sz = size_of::<verbs_context>();
     c.context.device = device.as_seen();

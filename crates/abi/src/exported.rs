@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_int, c_void};
 
 use crate::ah::{Ah, Grh};
 use crate::boundary::{
-    Buffer, Count, Ended, In, InOut, List, Made, Object, Out, Owned, Partial, Plain, Size, Status,
-    Success, Text, cancellation_point, export,
+    Buffer, Count, Ended, In, InOut, List, Made, Object, Out, Owned, Part, Partial, Plain, Size,
+    Status, Success, Text, cancellation_point, export,
 };
 use crate::context::Context;
 use crate::cq::{CompChannel, Cq};
@@ -14,13 +14,15 @@ use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::td::Td;
 use crate::types::{
-    ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
-    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_qp_attr,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_srq_attr,
-    ibv_srq_init_attr, ibv_wc,
+    ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_init_attr_ex,
+    ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
+    ibv_parent_domain_init_attr, ibv_port_attr, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_srq_attr, ibv_srq_init_attr,
+    ibv_td_init_attr, ibv_values_ex, ibv_wc,
 };
-use crate::{ah, context, cq, device, events, fork, mr, pd, qp, query, rate, srq, sysfs, text};
+use crate::{ah, context, cq, device, events, fork, mr, pd, qp, query, rate, srq, sysfs, td, text};
 
 cancellation_point! {
     ibv_get_cq_event(
@@ -44,6 +46,8 @@ export! {
         context: &Object<Context>, input: Option<In<ibv_query_device_ex_input>>,
         attr: Partial<'_, ibv_device_attr_ex>, attr_size: usize,
     ) -> Status = query::device_ex;
+    query_rt_values(context: &Object<Context>, values: InOut<'_, ibv_values_ex>) -> Status
+        = query::rt_values;
     ibv_query_port(
         context: &Object<Context>, port_num: u8, port_attr: Partial<'_, ibv_port_attr>,
     ) -> Status = query::port;
@@ -75,6 +79,10 @@ export! {
 
     ibv_alloc_pd(context: &Object<Context>) -> Made<Pd> = pd::alloc;
     ibv_dealloc_pd(pd: Owned<Pd>) -> Status = Owned::end;
+    alloc_td(context: &Object<Context>, attr: InOut<'_, ibv_td_init_attr>) -> Made<Td> = td::alloc;
+    dealloc_td(td: Owned<Td>) -> Status = Owned::end;
+    alloc_parent_domain(context: &Object<Context>, attr: InOut<'_, ibv_parent_domain_init_attr>)
+        -> Made<Pd> = pd::alloc_parent_domain;
 
     ibv_reg_mr(pd: &Object<Pd>, addr: *mut c_void, length: usize, access: c_int) -> Made<Mr>
         = mr::reg;
@@ -101,6 +109,8 @@ export! {
         context: &Object<Context>, cqe: c_int, cq_context: *mut c_void,
         channel: Option<&Object<CompChannel>>, comp_vector: c_int,
     ) -> Made<Cq> = cq::create;
+    create_cq_ex(context: &Object<Context>, attr: InOut<'_, ibv_cq_init_attr_ex>) -> Made<Cq>
+        = cq::create_ex;
     ibv_resize_cq(cq: &Object<Cq>, cqe: c_int) -> Status = cq::resize;
     ibv_destroy_cq(cq: Owned<Cq>) -> Status = Owned::end;
 
@@ -112,6 +122,7 @@ export! {
     ibv_create_qp(pd: &Object<Pd>, attr: InOut<'_, ibv_qp_init_attr>) -> Made<Qp> = qp::create;
     create_qp_ex(context: &Object<Context>, attr: InOut<'_, ibv_qp_init_attr_ex>) -> Made<Qp>
         = qp::create_ex;
+    ibv_qp_to_qp_ex(qp: &Object<Qp>) -> Part<ibv_qp_ex> = qp::to_ex;
     ibv_modify_qp(qp: &Object<Qp>, attr: In<ibv_qp_attr>, mask: c_int) -> Status = qp::modify;
     ibv_query_qp(
         qp: &Object<Qp>, attr: Partial<'_, ibv_qp_attr>, mask: c_int,

@@ -7,6 +7,7 @@
 //! leaves it.
 
 mod ah;
+mod batch;
 mod boundary;
 mod context;
 mod cq;
@@ -18,15 +19,19 @@ mod handle;
 mod mr;
 mod ops;
 mod pd;
+mod poll;
 mod qp;
 mod query;
 mod rate;
 mod refused;
 mod srq;
 mod sysfs;
+mod td;
 mod text;
+mod turn;
 mod types;
 mod work;
+mod wr;
 
 /// Exports `$function` under a name and version: `@@` is the version that programs linked
 /// today get. The label is gone afterwards.

@@ -65,6 +65,7 @@ unsafe extern "C" fn post_send(
     let status = cross::<Status>("ibv_post_send", || {
         // SAFETY: the program's promise of a live queue pair.
         let qp = unsafe { <&Object<Qp>>::from_c(qp) }?;
+        qp.check_post("ibv_post_send")?;
         let mut posting = qp.handle.start_post()?;
         let mut inline = Inline::new();
         if at.is_null() {
@@ -93,6 +94,7 @@ unsafe extern "C" fn post_recv(
     let status = cross::<Status>("ibv_post_recv", || {
         // SAFETY: the program's promise of a live queue pair.
         let qp = unsafe { <&Object<Qp>>::from_c(qp) }?;
+        qp.check_post("ibv_post_recv")?;
         let mut posting = qp.handle.start_post()?;
         // SAFETY: the program's list.
         unsafe { each_recv("ibv_post_recv", &mut at, |wr| Ok(posting.post_recv(&wr)?)) }

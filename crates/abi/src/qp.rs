@@ -9,6 +9,7 @@ use irdma::{
 };
 
 use crate::ah;
+use crate::batch::Batch;
 use crate::boundary::{
     End, Ends, Errno, FromC, In, InOut, Object, Out, Partial, Shape, refuse, set_field,
 };
@@ -17,22 +18,28 @@ use crate::cq::Cq;
 use crate::pd::Pd;
 use crate::query::{mtu, mtu_bytes};
 use crate::srq::Srq;
+use crate::turn::Turn;
 use crate::types::{
     IBV_MIG_MIGRATED, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_PD, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_ah_attr, ibv_gid, ibv_qp,
-    ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
+    ibv_ah_attr, ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex,
 };
+use crate::wr;
 
 /// A queue pair.
 pub struct Qp {
     pub handle: ManuallyDrop<irdma::Qp>,
     pub max_send_sge: usize,
     sq_sig_all: c_int,
+    /// What `ibv_wr_*` may do, as flags of `send_ops_flags`; none without that interface.
+    pub send_ops: u64,
+    pub batch: Turn<Batch>,
 }
 
-// SAFETY: the program's pointers point to all of it.
+// SAFETY: `ibv_qp_ex` begins with an `ibv_qp`.
 unsafe impl Shape for Qp {
-    type C = ibv_qp;
+    type C = ibv_qp_ex;
     type Seen = ibv_qp;
 }
 
@@ -51,20 +58,30 @@ pub fn create(
     mut attr: InOut<'_, ibv_qp_init_attr>,
 ) -> Result<Box<Object<Qp>>, Errno> {
     let mut asked = attr.get();
-    let qp = make("ibv_create_qp", pd, &mut asked, 0)?;
+    let qp = make("ibv_create_qp", pd, &mut asked, Extras::default())?;
     attr.set(asked);
     Ok(qp)
 }
 
-/// `ibv_create_qp_ex(3)` with creation flags; of the other extensions there is none.
+/// What an extended queue pair has besides.
+#[derive(Clone, Copy, Default)]
+struct Extras {
+    create_flags: u32,
+    send_ops: u64,
+}
+
+/// `ibv_create_qp_ex(3)` with creation flags and `ibv_wr_*`; of the other extensions there is none.
 pub fn create_ex(
     _context: &Object<Context>,
     mut attr: InOut<'_, ibv_qp_init_attr_ex>,
 ) -> Result<Box<Object<Qp>>, Errno> {
     const CALL: &str = "ibv_create_qp_ex";
+    const KNOWN: u32 =
+        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let mut asked = attr.get();
-    if asked.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 {
-        let cause = format!("comp_mask {:#x}: only PD and CREATE_FLAGS", asked.comp_mask);
+    if asked.comp_mask & !KNOWN != 0 {
+        let cause =
+            format!("comp_mask {:#x}: only PD, CREATE_FLAGS, SEND_OPS_FLAGS", asked.comp_mask);
         return Err(refuse(CALL, libc::EOPNOTSUPP, &cause));
     }
     if asked.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
@@ -72,15 +89,20 @@ pub fn create_ex(
     }
     // SAFETY: `comp_mask` says that the program filled it in.
     let pd = unsafe { <&Object<Pd>>::from_c(asked.pd) }?;
-    let flags = match asked.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS {
-        0 => 0,
-        _ => asked.create_flags,
+    let extras = Extras {
+        create_flags: if_named(&asked, IBV_QP_INIT_ATTR_CREATE_FLAGS, asked.create_flags),
+        send_ops: if_named(&asked, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, asked.send_ops_flags),
     };
     let mut basic = basic_part(&asked);
-    let qp = make(CALL, pd, &mut basic, flags)?;
+    let qp = make(CALL, pd, &mut basic, extras)?;
     asked.cap = basic.cap;
     attr.set(asked);
     Ok(qp)
+}
+
+/// A field that the program has only filled in if `comp_mask` names it.
+fn if_named<T: Default>(asked: &ibv_qp_init_attr_ex, name: u32, field: T) -> T {
+    if asked.comp_mask & name == 0 { T::default() } else { field }
 }
 
 fn basic_part(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
@@ -99,8 +121,14 @@ fn make(
     call: &str,
     pd: &Object<Pd>,
     attr: &mut ibv_qp_init_attr,
-    flags: u32,
+    extras: Extras,
 ) -> Result<Box<Object<Qp>>, Errno> {
+    let flags = extras.create_flags;
+    let qp_type = service(call, attr.qp_type)?;
+    if extras.send_ops & !wr::offered(qp_type) != 0 {
+        let cause = format!("send_ops_flags {:#x}: {qp_type:?} has fewer", extras.send_ops);
+        return Err(refuse(call, libc::EOPNOTSUPP, &cause));
+    }
     if flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
         let cause = format!("create_flags {flags:#x}: only BLOCK_SELF_MCAST_LB");
         return Err(refuse(call, libc::EOPNOTSUPP, &cause));
@@ -113,7 +141,7 @@ fn make(
     // SAFETY: as above.
     let srq = unsafe { Option::<&Object<Srq>>::from_c(attr.srq) }?;
     let handle = pd.handle.create_qp(&QpInitAttr {
-        qp_type: service(call, attr.qp_type)?,
+        qp_type,
         send_cq: &send_cq.handle,
         recv_cq: &recv_cq.handle,
         srq: srq.map(|srq| &*srq.handle),
@@ -122,11 +150,17 @@ fn make(
         block_self_mcast: flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
     })?;
     attr.cap = cap_of(&handle.query_qp()?.1);
-    Ok(finish(pd, attr, handle))
+    Ok(finish(pd, attr, extras.send_ops, handle))
 }
 
-fn finish(pd: &Object<Pd>, attr: &ibv_qp_init_attr, handle: irdma::Qp) -> Box<Object<Qp>> {
-    let mut c = ibv_qp::zeroed();
+fn finish(
+    pd: &Object<Pd>,
+    attr: &ibv_qp_init_attr,
+    send_ops: u64,
+    handle: irdma::Qp,
+) -> Box<Object<Qp>> {
+    let mut ex = ibv_qp_ex::zeroed();
+    let c = &mut ex.qp_base;
     c.context = pd.seen().context;
     c.qp_context = attr.qp_context;
     c.pd = pd.as_seen();
@@ -141,8 +175,10 @@ fn finish(pd: &Object<Pd>, attr: &ibv_qp_init_attr, handle: irdma::Qp) -> Box<Ob
         handle: ManuallyDrop::new(handle),
         max_send_sge: attr.cap.max_send_sge as usize,
         sq_sig_all: attr.sq_sig_all,
+        send_ops,
+        batch: Turn::new(Batch::default()),
     };
-    let qp = Object::new(c, own);
+    let qp = Object::new(if send_ops == 0 { ex } else { wr::functions(ex) }, own);
     qp.handle.set_cookie(qp.cookie());
     qp
 }
@@ -187,7 +223,7 @@ pub fn modify(qp: &Object<Qp>, In(attr): In<ibv_qp_attr>, mask: c_int) -> Result
     };
     qp.handle.modify_qp(&attributes(&attr, mask)?, mask)?;
     if mask.contains(AttrMask::STATE) {
-        set_field!(qp, state, attr.qp_state);
+        set_field!(qp, qp_base.state, attr.qp_state);
     }
     Ok(())
 }
@@ -270,10 +306,10 @@ pub fn query(
 ) -> Result<(), Errno> {
     let (found, cap) = qp.handle.query_qp()?;
     let cap = cap_of(&cap);
-    set_field!(qp, state, found.state as u32);
+    set_field!(qp, qp_base.state, found.state as u32);
     // Binaries from before rate limits have no field for them.
     attr.write(offset_of!(ibv_qp_attr, rate_limit), &attributes_of(&found, cap));
-    let c = qp.seen();
+    let c = qp.seen().qp_base;
     init.write(ibv_qp_init_attr {
         qp_context: c.qp_context,
         send_cq: c.send_cq,
@@ -310,6 +346,29 @@ fn attributes_of(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
     c.retry_cnt = attr.retry_cnt;
     c.rnr_retry = attr.rnr_retry;
     c
+}
+
+impl Object<Qp> {
+    /// EINVAL in RESET, where nothing can be posted (IBTA 10.8.2, 10.8.3), as programs expect of
+    /// the C interface. The device itself would keep the request.
+    #[inline]
+    pub fn check_post(&self, call: &str) -> Result<(), Errno> {
+        let c = self.c();
+        // SAFETY: the structure lives as long as the object.
+        if unsafe { (*c).qp_base.state } != QpState::Reset as u32 {
+            return Ok(());
+        }
+        Err(refuse(call, libc::EINVAL, "the queue pair is in RESET: take it to INIT or further"))
+    }
+}
+
+/// `ibv_qp_to_qp_ex(3)`: the same structure, if the queue pair was created with `ibv_wr_*`.
+pub fn to_ex(qp: &Object<Qp>) -> Result<*mut ibv_qp_ex, Errno> {
+    if qp.send_ops == 0 {
+        let cause = "the queue pair was created without send_ops_flags";
+        return Err(refuse("ibv_qp_to_qp_ex", libc::EOPNOTSUPP, cause));
+    }
+    Ok(qp.c())
 }
 
 /// `ibv_attach_mcast(3)`.

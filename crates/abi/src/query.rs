@@ -2,17 +2,21 @@
 
 use std::ffi::c_int;
 use std::mem::size_of;
+use std::time::Duration;
 
 use irdma::{DeviceAttr, Gid, PortAttr};
 
-use crate::boundary::{Errno, In, Object, Out, Partial, refuse};
+use crate::boundary::{Errno, In, InOut, Object, Out, Partial, refuse};
 use crate::context::Context;
 use crate::device::put;
 use crate::types::{
     COMPAT_PORT_ATTR_LEN, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_QPF_GRH_REQUIRED,
-    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
-    ibv_query_device_ex_input,
+    IBV_VALUES_MASK_RAW_CLOCK, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
+    ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
+
+/// A clock that counts nanoseconds.
+const NANOSECONDS_KHZ: u64 = 1_000_000;
 
 /// RoCE v2 as `ibv_query_gid_type` numbers it, other than `ibv_gid_entry`.
 const SYSFS_GID_TYPE_ROCE_V2: u32 = 1;
@@ -23,7 +27,27 @@ pub fn device(context: &Object<Context>, attr: Out<'_, ibv_device_attr>) -> Resu
     Ok(())
 }
 
-/// `ibv_query_device_ex(3)`: none of the extensions is there.
+/// `ibv_query_rt_values_ex(3)`: the clock of completion timestamps.
+pub fn rt_values(
+    context: &Object<Context>,
+    mut values: InOut<'_, ibv_values_ex>,
+) -> Result<(), Errno> {
+    let asked = values.get().comp_mask;
+    if asked & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+        return Err(refuse("ibv_query_rt_values_ex", libc::EINVAL, "comp_mask: only RAW_CLOCK"));
+    }
+    let mut found = ibv_values_ex::zeroed();
+    if asked & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+        let now = Duration::from_nanos(context.handle.raw_clock_ns());
+        found.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+        found.raw_clock.tv_sec = now.as_secs() as libc::time_t;
+        found.raw_clock.tv_nsec = now.subsec_nanos().into();
+    }
+    values.set(found);
+    Ok(())
+}
+
+/// `ibv_query_device_ex(3)`.
 pub fn device_ex(
     context: &Object<Context>,
     input: Option<In<ibv_query_device_ex_input>>,
@@ -40,6 +64,8 @@ pub fn device_ex(
     extended.orig_attr = device_attr(&context.handle.query_device());
     extended.device_cap_flags_ex = extended.orig_attr.device_cap_flags.into();
     extended.phys_port_cnt_ex = 1;
+    extended.completion_timestamp_mask = u64::MAX;
+    extended.hca_core_clock = NANOSECONDS_KHZ;
     attr.write(size, &extended);
     Ok(())
 }

@@ -80,7 +80,7 @@ pub const PUBLIC: &[(&str, &str, Answer)] = &[
     ("ibv_wc_status_str", "IBVERBS_1.1", Works),
     ("mbps_to_ibv_rate", "IBVERBS_1.1", Works),
     ("ibv_get_pkey_index", "IBVERBS_1.5", Works),
-    ("ibv_qp_to_qp_ex", "IBVERBS_1.6", Zero),
+    ("ibv_qp_to_qp_ex", "IBVERBS_1.6", Works),
     ("ibv_reg_mr_iova", "IBVERBS_1.7", Works),
     ("ibv_reg_mr_iova2", "IBVERBS_1.8", Works),
     ("ibv_get_device_index", "IBVERBS_1.9", Works),

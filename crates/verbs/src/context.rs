@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use irdma_net::clock;
 use irdma_transport::{EventKind, Result};
 use irdma_wire::{Gid, Qpn};
 
 use crate::channel::{AsyncEvent, CompChannel, EventQueue, Target, Waiting};
 use crate::device::{Device, DeviceAttr};
 use crate::engine::Engine;
-use crate::handles::{Cq, MrInner, Pd, QpInner};
+use crate::handles::{Cq, CqInitAttr, MrInner, Pd, QpInner, Td};
 use crate::life::{Alive, Life};
 use crate::log::Logged;
 use crate::port::{PORT, PortAttr, PortState, port_ibevent};
@@ -128,9 +129,23 @@ impl Context {
         channel: Option<&CompChannel>,
         comp_vector: u32,
     ) -> Result<Cq> {
-        self.usable()
-            .and_then(|context| Cq::create_cq(context, cqe, channel, comp_vector))
-            .logged("create_cq")
+        self.create_cq_ex(&CqInitAttr { cqe, channel, comp_vector, ..CqInitAttr::default() })
+    }
+
+    /// As [`Context::create_cq`], with everything that can be asked for.
+    pub fn create_cq_ex(&self, attr: &CqInitAttr<'_>) -> Result<Cq> {
+        self.usable().and_then(|context| Cq::create_cq(context, attr)).logged("create_cq")
+    }
+
+    /// Makes a thread domain: the promise that what stands on it is used by one thread at a time.
+    pub fn alloc_td(&self) -> Result<Td> {
+        self.usable().map(Td::alloc_td).logged("alloc_td")
+    }
+
+    /// The clock of [`Wc::timestamp_ns`](crate::Wc::timestamp_ns) now, in nanoseconds
+    /// (`ibv_query_rt_values_ex(3)`): `CLOCK_MONOTONIC`.
+    pub fn raw_clock_ns(&self) -> u64 {
+        clock::monotonic_ns()
     }
 
     /// Makes a completion channel.

@@ -82,7 +82,7 @@ pub use config::{Config, ConfigError, KNOBS, Knob};
 pub use context::Context;
 pub use device::{Device, DeviceAttr};
 pub use faults::{FaultSpec, Side};
-pub use handles::{Ah, AhAttr, Cq, Mr, Pd, PostSend, Qp, QpInitAttr, Srq};
+pub use handles::{Ah, AhAttr, Cq, CqInitAttr, Mr, Pd, PostSend, Qp, QpInitAttr, Srq, Td};
 pub use limits::{FULL, Limits};
 pub use port::{DEFAULT_PKEY, PORT, PortAttr, PortState};
 pub use process::{configure, device_fatal};
@@ -90,8 +90,8 @@ pub use stats::{HwStats, ProcessStats, processes};
 
 pub use irdma_mem::{Access, Buffer, MrInfo, Sge};
 pub use irdma_transport::{
-    AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, QpAttr, QpCap, QpState, QpType,
-    RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest, VerbsError, Wc, WcFlags,
-    WcOpcode, WcStatus,
+    AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, Overrun, QpAttr, QpCap, QpState,
+    QpType, RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest, VerbsError, Wc,
+    WcFlags, WcOpcode, WcStatus,
 };
 pub use irdma_wire::{Gid, Psn, Qpn};

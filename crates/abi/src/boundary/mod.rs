@@ -12,7 +12,7 @@ mod object;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use answer::{Answer, Count, Ended, List, Made, Plain, Size, Status, Success, Text};
+pub use answer::{Answer, Count, Ended, List, Made, Part, Plain, Size, Status, Success, Text};
 pub use args::{Bits, Buffer, FromC, In, InOut, Out, Partial};
 pub(crate) use cancel::cancellation_point;
 pub use cancel::{NOT_YET, PATIENCE, Uncancelled, test_cancel};

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::{
-    c_types, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_mr, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp,
+    c_types, ibv_comp_channel, ibv_cq, ibv_mr, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp,
     ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr_ex, ibv_wc,
 };
 
@@ -301,7 +301,7 @@ c_types! {
         create_wq: Unused,
         query_rt_values: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
         create_cq_ex: Option<
-            unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex,
+            unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq,
         >,
         r#priv: *mut c_void,
         query_device_ex: Option<

@@ -310,6 +310,17 @@ c_values! {
         IBV_SEND_INLINE = 1 << 3,
     }
 
+    // Parent domains.
+    u32 {
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1,
+        IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,
+    }
+
+    // Raw clock.
+    u32 {
+        IBV_VALUES_MASK_RAW_CLOCK = 1,
+    }
+
     // Extended CQ creation.
     u32 {
         IBV_CQ_INIT_ATTR_MASK_FLAGS = 1,

@@ -16,13 +16,7 @@ impl Qp {
     ///
     /// Any state takes it, as the driver does: before RTS it waits, in ERR it is flushed.
     pub(crate) fn post_send(&mut self, cx: &mut Cx, wr: &SendWr<'_>) -> Result<()> {
-        let len = self.check_send(wr)?;
-        if self.sq.len() + self.sq_unpolled.count() >= self.init.cap.max_send_wr as usize {
-            return Err(VerbsError::no_memory(format!(
-                "post_send: all {} send requests of QP {} are in use; poll completions first",
-                self.init.cap.max_send_wr, self.qpn
-            )));
-        }
+        let len = self.check_post_send(wr, 0)?;
         self.sq.push_back(Wqe::new(wr, len));
         if self.attr.state == QpState::Err {
             self.flush_sends(cx);
@@ -30,6 +24,19 @@ impl Qp {
             cx.ready.push(self.index());
         }
         Ok(())
+    }
+
+    /// The length of a send request that would be taken once `ahead` others are queued.
+    pub(crate) fn check_post_send(&self, wr: &SendWr<'_>, ahead: usize) -> Result<u32> {
+        let len = self.check_send(wr)?;
+        let used = self.sq.len() + self.sq_unpolled.count() + ahead;
+        if used >= self.init.cap.max_send_wr as usize {
+            return Err(VerbsError::no_memory(format!(
+                "post_send: all {} send requests of QP {} are in use; poll completions first",
+                self.init.cap.max_send_wr, self.qpn
+            )));
+        }
+        Ok(len)
     }
 
     /// Queues a receive request; EINVAL for a wrong shape or with an SRQ, ENOMEM when full.

@@ -9,10 +9,11 @@ mod mr;
 mod pd;
 mod qp;
 mod srq;
+mod td;
 
 pub use ah::{Ah, AhAttr};
-pub use cq::Cq;
 pub(crate) use cq::CqInner;
+pub use cq::{Cq, CqInitAttr};
 pub use mr::Mr;
 pub(crate) use mr::MrInner;
 pub use pd::Pd;
@@ -21,3 +22,4 @@ pub(crate) use qp::QpInner;
 pub use qp::{PostSend, Qp, QpInitAttr};
 pub use srq::Srq;
 pub(crate) use srq::SrqInner;
+pub use td::Td;

@@ -260,6 +260,13 @@ impl PostSend<'_> {
         self.lane.endpoint.post_send(now, self.qpn, wr).logged("post_send")
     }
 
+    /// What [`PostSend::post_send`] would say of `wr` once `ahead` other requests are posted.
+    /// Posts nothing: a program that wants all of a list or none of it asks for each first.
+    #[inline]
+    pub fn check_post_send(&mut self, wr: &SendWr<'_>, ahead: usize) -> Result<()> {
+        self.lane.endpoint.check_post_send(self.qpn, wr, ahead).logged("post_send")
+    }
+
     /// See [`Qp::post_recv`].
     #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<()> {
