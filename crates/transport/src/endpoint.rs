@@ -227,6 +227,7 @@ impl Endpoint {
     fn destroy(&mut self, qpn: Qpn) {
         if let Some(mut qp) = self.qps.remove(qpn) {
             qp.release_windows(&mut self.cx);
+            self.cx.mem.unbind_all(qpn.get());
             qp.init.send_cq.clean_cqes(qpn);
             qp.init.recv_cq.clean_cqes(qpn);
         }
@@ -240,7 +241,7 @@ impl Endpoint {
 
     /// What [`Endpoint::post_send`] would say of `wr` once `ahead` other requests are queued.
     pub fn check_post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>, ahead: usize) -> Result<()> {
-        self.qps.find(qpn)?.check_post_send(wr, ahead).map(drop)
+        self.qps.find(qpn)?.check_post_send(&self.cx, wr, ahead).map(drop)
     }
 
     /// Queues a receive request. EINVAL (also with a shared queue), or ENOMEM when full.

@@ -87,6 +87,14 @@ impl Wqe {
         }
     }
 
+    /// Bytes of the response's payload.
+    pub(crate) fn response_len(&self) -> u32 {
+        match self.op {
+            SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => 0,
+            _ => self.len,
+        }
+    }
+
     pub(crate) fn wc_opcode(&self) -> WcOpcode {
         match self.op {
             SendOp::Send { .. } | SendOp::SendInvalidate { .. } => WcOpcode::Send,
@@ -94,7 +102,11 @@ impl Wqe {
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            SendOp::Flush { .. } => WcOpcode::Flush,
             SendOp::LocalInvalidate { .. } => WcOpcode::LocalInv,
+            SendOp::BindMw(_) => WcOpcode::BindMw,
+            SendOp::RegMr { .. } => WcOpcode::RegMr,
         }
     }
 }

@@ -14,7 +14,7 @@ use irdma_wire::{Gid, Qpn};
 use crate::channel::{AsyncEvent, CompChannel, EventQueue, Target, Waiting};
 use crate::device::{Device, DeviceAttr};
 use crate::engine::Engine;
-use crate::handles::{Cq, CqInitAttr, MrInner, Pd, QpInner, Td};
+use crate::handles::{Cq, CqInitAttr, Dm, DmAttr, MrInner, MwInner, Pd, QpInner, Td};
 use crate::life::{Alive, Life};
 use crate::log::Logged;
 use crate::port::{PORT, PortAttr, PortState, port_ibevent};
@@ -49,6 +49,7 @@ struct Seen {
 struct Open {
     qps: HashMap<Qpn, Weak<QpInner>>,
     mrs: HashMap<u32, Weak<MrInner>>,
+    mws: HashMap<u32, Weak<MwInner>>,
 }
 
 impl Alive for ContextInner {
@@ -78,7 +79,7 @@ impl Context {
         Ok(Context(inner))
     }
 
-    /// Closes the device. Queue pairs and regions that are still there end with it; their
+    /// Closes the device. Queue pairs, windows and regions that are still there end with it; their
     /// handles answer EINVAL from now on.
     pub fn dealloc_ucontext(self) {
         self.0.disassociate_ucontext();
@@ -148,6 +149,14 @@ impl Context {
         clock::monotonic_ns()
     }
 
+    /// Takes device memory (`ibv_alloc_dm(3)`), zeroed.
+    ///
+    /// EINVAL for a length of 0 or an alignment above 2^12, ENOMEM where not as much is left of
+    /// [`crate::Limits::max_dm_size`].
+    pub fn alloc_dm(&self, attr: DmAttr) -> Result<Dm> {
+        self.usable().and_then(|context| Dm::alloc_dm(context, attr)).logged("alloc_dm")
+    }
+
     /// Makes a completion channel.
     pub fn create_comp_channel(&self) -> Result<CompChannel> {
         self.usable().and_then(CompChannel::create_comp_channel).logged("create_comp_channel")
@@ -204,11 +213,19 @@ impl ContextInner {
     }
 
     pub(crate) fn add_mr(&self, mr: &Arc<MrInner>) {
-        self.open().mrs.insert(mr.info.lkey, Arc::downgrade(mr));
+        self.open().mrs.insert(mr.key(), Arc::downgrade(mr));
     }
 
     pub(crate) fn remove_mr(&self, key: u32) {
         self.open().mrs.remove(&key);
+    }
+
+    pub(crate) fn add_mw(&self, first_rkey: u32, mw: &Arc<MwInner>) {
+        self.open().mws.insert(first_rkey, Arc::downgrade(mw));
+    }
+
+    pub(crate) fn remove_mw(&self, first_rkey: u32) {
+        self.open().mws.remove(&first_rkey);
     }
 
     /// Listens on all addresses of the device from now on.
@@ -244,6 +261,7 @@ impl ContextInner {
         }
         let open = std::mem::take(&mut *self.open());
         open.qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.cut());
+        open.mws.values().filter_map(Weak::upgrade).for_each(|mw| mw.cut());
         open.mrs.values().filter_map(Weak::upgrade).for_each(|mr| mr.cut());
         Process::current().close_engine(&self.engine);
     }

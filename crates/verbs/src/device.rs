@@ -15,9 +15,13 @@ use crate::log::Logged;
 use crate::port::{self, GidTable, PortAttr};
 use crate::process::Process;
 
-/// `IBV_DEVICE_CURR_QP_STATE_MOD`, `PORT_ACTIVE_EVENT`, `SYS_IMAGE_GUID`, `RC_RNR_NAK_GEN` and
-/// the kernel's `BLOCK_MULTICAST_LOOPBACK`.
-const DEVICE_CAP_FLAGS: u32 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 22;
+/// `IBV_DEVICE_CURR_QP_STATE_MOD`, `PORT_ACTIVE_EVENT`, `SYS_IMAGE_GUID`, `RC_RNR_NAK_GEN`,
+/// `MEM_WINDOW`, `MEM_MGT_EXTENSIONS`, the kernel's `BLOCK_MULTICAST_LOOPBACK`, and
+/// `MEM_WINDOW_TYPE_2B`.
+const DEVICE_CAP_FLAGS: u32 =
+    1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 22 | 1 << 24;
+/// The kernel's `FLUSH_GLOBAL` and `ATOMIC_WRITE`.
+const DEVICE_CAP_FLAGS_EX: u64 = 1 << 38 | 1 << 40;
 
 /// An RDMA device in software, on one network interface.
 #[derive(Clone, Debug)]
@@ -55,6 +59,8 @@ pub struct DeviceAttr {
     pub page_size_cap: u64,
     /// `IBV_DEVICE_*` capability bits.
     pub device_cap_flags: u32,
+    /// The capability bits with those that need 64 (`ibv_query_device_ex(3)`).
+    pub device_cap_flags_ex: u64,
     /// Atomics are atomic among all queue pairs of the device (`IBV_ATOMIC_HCA`).
     pub atomic_cap: u32,
     /// Exponent of the longest delay of an acknowledgement, 4.096 us * 2^n.
@@ -145,6 +151,7 @@ impl Device {
             limits: *self.limits(),
             page_size_cap: 1 << 12 | 1 << 21 | 1 << 30,
             device_cap_flags: DEVICE_CAP_FLAGS,
+            device_cap_flags_ex: DEVICE_CAP_FLAGS_EX | u64::from(DEVICE_CAP_FLAGS),
             atomic_cap: 1,
             local_ca_ack_delay: 15,
         }

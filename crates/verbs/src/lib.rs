@@ -73,6 +73,7 @@ mod identity;
 mod life;
 mod limits;
 mod log;
+mod pages;
 mod port;
 mod process;
 mod stats;
@@ -82,16 +83,19 @@ pub use config::{Config, ConfigError, KNOBS, Knob};
 pub use context::Context;
 pub use device::{Device, DeviceAttr};
 pub use faults::{FaultSpec, Side};
-pub use handles::{Ah, AhAttr, Cq, CqInitAttr, Mr, Pd, PostSend, Qp, QpInitAttr, Srq, Td};
+pub use handles::{
+    Advice, AdviseFlags, Ah, AhAttr, Cq, CqInitAttr, Dm, DmAttr, FastMr, Mr, MrChange, Mw,
+    MwBindInfo, Pd, PostSend, Qp, QpInitAttr, Srq, Td, Translation,
+};
 pub use limits::{FULL, Limits};
 pub use port::{DEFAULT_PKEY, PORT, PortAttr, PortState};
 pub use process::{configure, device_fatal};
 pub use stats::{HwStats, ProcessStats, processes};
 
-pub use irdma_mem::{Access, Buffer, MrInfo, Sge};
+pub use irdma_mem::{Access, Buffer, MrInfo, MwBind, MwType, Piece, Sge};
 pub use irdma_transport::{
-    AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, Overrun, QpAttr, QpCap, QpState,
-    QpType, RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest, VerbsError, Wc,
-    WcFlags, WcOpcode, WcStatus,
+    AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, Overrun, Placement, QpAttr, QpCap,
+    QpState, QpType, RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest,
+    VerbsError, Wc, WcFlags, WcOpcode, WcStatus,
 };
 pub use irdma_wire::{Gid, Psn, Qpn};

@@ -1,5 +1,6 @@
 //! What a device can hold at once, by profile.
 
+use irdma_mem::MAX_FAST_REG_PAGES;
 use irdma_transport::{ErrorKind, Result, VerbsError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,6 +28,12 @@ pub struct Limits {
     pub max_mr: u32,
     /// Bytes of a memory region.
     pub max_mr_size: u64,
+    /// Memory windows.
+    pub max_mw: u32,
+    /// Bytes of device memory.
+    pub max_dm_size: u64,
+    /// Pages of a fast registration.
+    pub max_fast_reg_page_list_len: u32,
     /// Protection domains.
     pub max_pd: u32,
     /// Shared receive queues.
@@ -61,6 +68,9 @@ pub const FULL: Limits = Limits {
     max_cqe: (1 << 20) - 2,
     max_mr: (1 << 18) - 1,
     max_mr_size: 1 << 45,
+    max_mw: (1 << 18) - 1,
+    max_dm_size: 16 << 20,
+    max_fast_reg_page_list_len: MAX_FAST_REG_PAGES,
     max_pd: (1 << 18) - 3,
     max_srq: 1 << 14,
     max_srq_wr: (1 << 15) - 1,

@@ -1,6 +1,6 @@
 //! Posting: a request's shape is checked here once, then trusted.
 
-use irdma_mem::total_len;
+use irdma_mem::{Access, total_len};
 
 use super::{Qp, QpState, QpType};
 use crate::cx::Cx;
@@ -16,7 +16,7 @@ impl Qp {
     ///
     /// Any state takes it, as the driver does: before RTS it waits, in ERR it is flushed.
     pub(crate) fn post_send(&mut self, cx: &mut Cx, wr: &SendWr<'_>) -> Result<()> {
-        let len = self.check_post_send(wr, 0)?;
+        let len = self.check_post_send(cx, wr, 0)?;
         self.sq.push_back(Wqe::new(wr, len));
         if self.attr.state == QpState::Err {
             self.flush_sends(cx);
@@ -27,8 +27,8 @@ impl Qp {
     }
 
     /// The length of a send request that would be taken once `ahead` others are queued.
-    pub(crate) fn check_post_send(&self, wr: &SendWr<'_>, ahead: usize) -> Result<u32> {
-        let len = self.check_send(wr)?;
+    pub(crate) fn check_post_send(&self, cx: &Cx, wr: &SendWr<'_>, ahead: usize) -> Result<u32> {
+        let len = self.check_send(cx, wr)?;
         let used = self.sq.len() + self.sq_unpolled.count() + ahead;
         if used >= self.init.cap.max_send_wr as usize {
             return Err(VerbsError::no_memory(format!(
@@ -63,8 +63,9 @@ impl Qp {
         Ok(())
     }
 
-    fn check_send(&self, wr: &SendWr<'_>) -> Result<u32> {
+    fn check_send(&self, cx: &Cx, wr: &SendWr<'_>) -> Result<u32> {
         self.check_operation(wr)?;
+        check_local(cx, &wr.op)?;
         let len = match wr.data {
             SendData::Sges(sges) => {
                 if sges.len() > self.init.cap.max_send_sge as usize {
@@ -87,7 +88,9 @@ impl Qp {
     fn check_operation(&self, wr: &SendWr<'_>) -> Result<()> {
         let offered = match self.init.qp_type {
             QpType::Rc => true,
-            QpType::Uc => matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }),
+            QpType::Uc => {
+                matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }) || wr.op.is_local()
+            }
             QpType::Ud => matches!(wr.op, SendOp::Send { .. }),
         };
         if !offered {
@@ -106,6 +109,9 @@ impl Qp {
     }
 
     fn check_inline(&self, op: &SendOp, len: usize) -> Result<u64> {
+        if matches!(op, SendOp::AtomicWrite { .. }) {
+            return Ok(len as u64);
+        }
         if !op.is_send() && !matches!(op, SendOp::Write { .. }) {
             return Err(VerbsError::invalid("post_send: only SEND and WRITE carry inline data"));
         }
@@ -124,4 +130,17 @@ impl Qp {
             self.qpn
         ))
     }
+}
+
+/// A window needs addresses that its region's key does not count from 0 (seed row 45).
+fn check_local(cx: &Cx, op: &SendOp) -> Result<()> {
+    let SendOp::BindMw(bind) = op else { return Ok(()) };
+    let region = cx.mem.query(bind.lkey);
+    if bind.len > 0 && region.is_some_and(|mr| mr.access.contains(Access::ZERO_BASED)) {
+        return Err(VerbsError::invalid(format!(
+            "post_send: no window can be bound to the zero-based region of key {:#010x}",
+            bind.lkey
+        )));
+    }
+    Ok(())
 }

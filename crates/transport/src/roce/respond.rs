@@ -58,8 +58,19 @@ impl Response {
 /// A READ or atomic that a duplicate request may ask for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
-    Read { psn: Psn, packets: u32 },
-    Atomic { psn: Psn, msn: u32, value: u64 },
+    Read {
+        psn: Psn,
+        packets: u32,
+    },
+    Atomic {
+        psn: Psn,
+        msn: u32,
+        value: u64,
+    },
+    /// A FLUSH or ATOMIC WRITE, answered without data.
+    Plain {
+        psn: Psn,
+    },
 }
 
 impl Qp {
@@ -99,6 +110,7 @@ impl Qp {
                 None => cx.drop_packet(DropReason::Duplicate),
             },
             Operation::CompareSwap | Operation::FetchAdd => self.repeat_atomic(cx, psn),
+            Operation::Flush | Operation::AtomicWrite => self.repeat_plain(cx, psn),
             _ => cx.drop_packet(DropReason::Duplicate),
         }
     }
@@ -114,7 +126,7 @@ impl Qp {
                 let skip = psn.distance(first);
                 skip >= 0 && skip as u32 + packets <= all
             }
-            Kept::Atomic { .. } => false,
+            Kept::Atomic { .. } | Kept::Plain { .. } => false,
         });
         if !inside {
             return cx.drop_packet(DropReason::Duplicate);
@@ -132,6 +144,14 @@ impl Qp {
             return cx.drop_packet(DropReason::Duplicate);
         };
         self.answer_again(cx, Response::Atomic { psn, msn, value, again: true });
+    }
+
+    fn repeat_plain(&mut self, cx: &mut Cx, psn: Psn) {
+        if !self.resp.kept.contains(&Kept::Plain { psn }) {
+            return cx.drop_packet(DropReason::Duplicate);
+        }
+        let (reth, msn) = (Reth::default(), self.resp.msn);
+        self.answer_again(cx, Response::Read { psn, packets: 1, done: 0, reth, msn, again: true });
     }
 
     /// Whether the answer to `psn` has not been sent yet.
@@ -216,7 +236,8 @@ impl Qp {
             return batch.push(&path.route, headers, 0, |_| Ok::<_, ()>(())).is_ok();
         }
         let va = reth.va.wrapping_add(offset);
-        let grant = cx.mem.grant(reth.rkey, va, len as u64, Access::REMOTE_READ, self.pd());
+        let who = (self.pd(), self.qpn.get());
+        let grant = cx.mem.grant_to_peer(reth.rkey, (va, len as u64), Access::REMOTE_READ, who);
         grant.is_ok_and(|grant| {
             let fill = |out: &mut [u8]| {
                 grant.read_at(0, out);
