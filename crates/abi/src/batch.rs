@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use irdma::{FULL, SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
 
-use crate::boundary::Errno;
+use crate::boundary::{Errno, Kept};
+use crate::mw::Mw;
 
 /// The requests of one batch. The lists keep their memory for the next.
 #[derive(Default)]
@@ -23,6 +24,7 @@ struct Building {
     flags: SendFlags,
     data: Data,
     ud: Option<UdDest>,
+    window: Option<Kept<Mw>>,
 }
 
 /// Where the data of a request lies in the lists of the batch.
@@ -51,7 +53,15 @@ impl Batch {
 
     /// Begins a request.
     pub fn begin(&mut self, wr_id: u64, op: SendOp, flags: SendFlags) {
-        self.wrs.push(Building { wr_id, op, flags, data: Data::Sges(0..0), ud: None });
+        let data = Data::Sges(0..0);
+        self.wrs.push(Building { wr_id, op, flags, data, ud: None, window: None });
+    }
+
+    /// Names the window that the last request binds: posted, it has a new key.
+    pub fn set_window(&mut self, window: Kept<Mw>) {
+        if let Some(wr) = self.wrs.last_mut() {
+            wr.window = Some(window);
+        }
     }
 
     /// Gives the last request a scatter/gather list, in place of data that it had.
@@ -102,6 +112,9 @@ impl Batch {
         }
         for wr in &self.wrs {
             posting.post_send(&self.request(wr))?;
+            if let (Some(window), SendOp::BindMw(bind)) = (&wr.window, wr.op) {
+                window.set_rkey(bind.new_rkey);
+            }
         }
         Ok(())
     }

@@ -29,6 +29,11 @@ pub fn open(device: &'static Object<Device>) -> Result<Box<Object<Context>>, Err
     c.query_rt_values = Some(exported::query_rt_values);
     c.create_cq_ex = Some(exported::create_cq_ex);
     c.create_qp_ex = Some(exported::create_qp_ex);
+    c.reg_dm_mr = Some(exported::reg_dm_mr);
+    c.alloc_dm = Some(exported::alloc_dm);
+    c.free_dm = Some(exported::free_dm);
+    c.alloc_null_mr = Some(exported::alloc_null_mr);
+    c.advise_mr = Some(exported::advise_mr);
     c.alloc_td = Some(exported::alloc_td);
     c.dealloc_td = Some(exported::dealloc_td);
     c.alloc_parent_domain = Some(exported::alloc_parent_domain);

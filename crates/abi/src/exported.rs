@@ -10,19 +10,23 @@ use crate::boundary::{
 use crate::context::Context;
 use crate::cq::{CompChannel, Cq};
 use crate::device::{Device, DeviceList};
+use crate::dm::Dm;
 use crate::mr::Mr;
+use crate::mw::Mw;
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::td::Td;
 use crate::types::{
-    ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_init_attr_ex,
-    ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
-    ibv_parent_domain_init_attr, ibv_port_attr, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_srq_attr, ibv_srq_init_attr,
+    ibv_ah_attr, ibv_alloc_dm_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq,
+    ibv_cq_init_attr_ex, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_sge, ibv_srq_attr, ibv_srq_init_attr,
     ibv_td_init_attr, ibv_values_ex, ibv_wc,
 };
-use crate::{ah, context, cq, device, events, fork, mr, pd, qp, query, rate, srq, sysfs, td, text};
+use crate::{
+    ah, context, cq, device, dm, events, fork, mr, mw, pd, qp, query, rate, srq, sysfs, td, text,
+};
 
 cancellation_point! {
     ibv_get_cq_event(
@@ -93,10 +97,22 @@ export! {
         pd: &Object<Pd>, addr: *mut c_void, length: usize, iova: u64, access: u32,
     ) -> Made<Mr> = mr::reg_iova2;
     ibv_rereg_mr(
-        mr: &Object<Mr>, flags: c_int, pd: Option<&Object<Pd>>, addr: *mut c_void, length: usize,
+        mr: &Object<Mr>, flags: c_int, pd: *mut ibv_pd, addr: *mut c_void, length: usize,
         access: c_int,
     ) -> Success = mr::rereg;
     ibv_dereg_mr(mr: Owned<Mr>) -> Status = mr::dereg;
+    ibv_reg_dmabuf_mr(
+        pd: &Object<Pd>, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int,
+    ) -> Made<Mr> = mr::reg_dmabuf;
+    reg_dm_mr(pd: &Object<Pd>, dm: &Object<Dm>, dm_offset: u64, length: usize, access: u32)
+        -> Made<Mr> = mr::reg_dm;
+    alloc_null_mr(pd: &Object<Pd>) -> Made<Mr> = mr::alloc_null;
+    advise_mr(pd: &Object<Pd>, advice: u32, flags: u32, sg_list: *mut ibv_sge, num_sge: u32)
+        -> Status = mr::advise;
+    alloc_dm(context: &Object<Context>, attr: InOut<'_, ibv_alloc_dm_attr>) -> Made<Dm> = dm::alloc;
+    free_dm(dm: Owned<Dm>) -> Status = Owned::end;
+    alloc_mw(pd: &Object<Pd>, mw_type: u32) -> Made<Mw> = mw::alloc;
+    dealloc_mw(mw: Owned<Mw>) -> Status = mw::dealloc;
 
     ibv_create_comp_channel(context: &Object<Context>) -> Made<CompChannel> = cq::create_channel;
     ibv_destroy_comp_channel(channel: Owned<CompChannel>) -> Status = Owned::end;

@@ -93,7 +93,7 @@ pub const PUBLIC: &[(&str, &str, Answer)] = &[
     ("ibv_unimport_pd", "IBVERBS_1.10", Nothing),
     ("_ibv_query_gid_ex", "IBVERBS_1.11", Works),
     ("_ibv_query_gid_table", "IBVERBS_1.11", Works),
-    ("ibv_reg_dmabuf_mr", "IBVERBS_1.12", Zero),
+    ("ibv_reg_dmabuf_mr", "IBVERBS_1.12", Works),
     ("ibv_import_dm", "IBVERBS_1.13", Zero),
     ("ibv_is_fork_initialized", "IBVERBS_1.13", Works),
     ("ibv_unimport_dm", "IBVERBS_1.13", Nothing),

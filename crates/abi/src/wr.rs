@@ -1,19 +1,21 @@
 //! The `ibv_wr_*` family: the functions in an `ibv_qp_ex`.
 
 use std::ffi::{c_int, c_void};
-use std::ptr;
 
-use irdma::{QpType, Qpn, SendFlags, SendOp, Sge, UdDest};
+use irdma::{Placement, QpType, Qpn, SendFlags, SendOp, Sge, UdDest};
 
 use crate::ah::Ah;
 use crate::batch::Batch;
-use crate::boundary::{Ended, Errno, FromC, Object, Status, cross, refuse};
+use crate::boundary::{Ended, Errno, FromC, In, Kept, Object, Status, cross, read_program, refuse};
+use crate::mw;
 use crate::qp::Qp;
 use crate::types::{
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_FLUSH_MR, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
-    IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge,
+    IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
+    ibv_send_wr_bind, ibv_sge,
 };
 
 /// `ex` with its functions. All are there, whatever the queue pair was created for: those that
@@ -22,6 +24,7 @@ pub fn functions(ex: ibv_qp_ex) -> ibv_qp_ex {
     ibv_qp_ex {
         wr_atomic_cmp_swp: Some(wr_atomic_cmp_swp),
         wr_atomic_fetch_add: Some(wr_atomic_fetch_add),
+        wr_bind_mw: Some(wr_bind_mw),
         wr_local_inv: Some(wr_local_inv),
         wr_rdma_read: Some(wr_rdma_read),
         wr_rdma_write: Some(wr_rdma_write),
@@ -37,6 +40,8 @@ pub fn functions(ex: ibv_qp_ex) -> ibv_qp_ex {
         wr_start: Some(wr_start),
         wr_complete: Some(wr_complete),
         wr_abort: Some(wr_abort),
+        wr_atomic_write: Some(wr_atomic_write),
+        wr_flush: Some(wr_flush),
         ..ex
     }
 }
@@ -48,10 +53,11 @@ pub fn offered(service: QpType) -> u64 {
     const READS: u64 = IBV_QP_EX_WITH_RDMA_READ
         | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
         | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
-    const KEYS: u64 = IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;
+    const MEMORY: u64 = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_FLUSH;
+    const KEYS: u64 = IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
     match service {
-        QpType::Rc => SENDS | WRITES | READS | KEYS,
-        QpType::Uc => SENDS | WRITES,
+        QpType::Rc => SENDS | IBV_QP_EX_WITH_SEND_WITH_INV | WRITES | READS | MEMORY | KEYS,
+        QpType::Uc => SENDS | WRITES | KEYS,
         QpType::Ud => SENDS,
     }
 }
@@ -125,24 +131,32 @@ unsafe fn build(
 /// As [`build`].
 #[inline]
 unsafe fn begin(call: &'static str, qp: *mut ibv_qp_ex, needs: u64, op: SendOp) {
-    let work = |qp: &Object<Qp>, batch: &mut Batch| {
-        if qp.send_ops & needs == 0 {
-            let cause = "the queue pair was not created for it: see send_ops_flags";
-            return Err(refuse(call, libc::EINVAL, cause));
-        }
-        let c = qp.c();
-        // SAFETY: the structure lives as long as the object, and the program wrote it before.
-        let wr_id = unsafe { (*c).wr_id };
-        // SAFETY: as above.
-        let bits = unsafe { (*c).wr_flags };
-        let flags = SendFlags::from_bits(bits).ok_or_else(|| {
-            refuse(call, libc::EINVAL, &format!("wr_flags {bits:#x} has unknown bits"))
-        })?;
-        batch.begin(wr_id, op, flags);
-        Ok(())
-    };
     // SAFETY: our caller promises it.
-    unsafe { build(call, qp, work) }
+    unsafe { build(call, qp, |qp, batch| start_request(call, qp, batch, needs, op)) }
+}
+
+#[inline]
+fn start_request(
+    call: &str,
+    qp: &Object<Qp>,
+    batch: &mut Batch,
+    needs: u64,
+    op: SendOp,
+) -> Result<(), Errno> {
+    if qp.send_ops & needs == 0 {
+        let cause = "the queue pair was not created for it: see send_ops_flags";
+        return Err(refuse(call, libc::EINVAL, cause));
+    }
+    let c = qp.c();
+    // SAFETY: the structure lives as long as the object, and the program wrote it before.
+    let wr_id = unsafe { (*c).wr_id };
+    // SAFETY: as above.
+    let bits = unsafe { (*c).wr_flags };
+    let flags = SendFlags::from_bits(bits).ok_or_else(|| {
+        refuse(call, libc::EINVAL, &format!("wr_flags {bits:#x} has unknown bits"))
+    })?;
+    batch.begin(wr_id, op, flags);
+    Ok(())
 }
 
 /// Defines functions that begin a request: the C name, its arguments, the flag of
@@ -173,7 +187,52 @@ requests! {
         = SendOp::CompareSwap { remote_addr, rkey, compare, swap };
     wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64)
         needs IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = SendOp::FetchAdd { remote_addr, rkey, add };
+    wr_flush(rkey: u32, remote_addr: u64, len: usize, placement: u8, level: u8)
+        needs IBV_QP_EX_WITH_FLUSH = SendOp::Flush {
+            remote_addr,
+            rkey,
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+            placement: Placement::from_bits_retain(placement),
+            whole_region: level == IBV_FLUSH_MR,
+        };
     wr_local_inv(key: u32) needs IBV_QP_EX_WITH_LOCAL_INV = SendOp::LocalInvalidate { key };
+}
+
+/// `ibv_wr_atomic_write(3)`: the 8 bytes are copied now.
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    value: *const c_void,
+) {
+    let op = SendOp::AtomicWrite { remote_addr, rkey };
+    // SAFETY: as our caller promises.
+    unsafe { begin("ibv_wr_atomic_write", qp, IBV_QP_EX_WITH_ATOMIC_WRITE, op) }
+    // SAFETY: as above; there are 8 bytes.
+    unsafe { wr_set_inline_data(qp, value.cast_mut(), 8) }
+}
+
+/// `ibv_wr_bind_mw(3)`.
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    const CALL: &str = "ibv_wr_bind_mw";
+    let work = |qp: &Object<Qp>, batch: &mut Batch| {
+        // SAFETY: the program's filled-in structure.
+        let In(bind_info) = unsafe { In::from_c(info) }
+            .map_err(|_| refuse(CALL, libc::EINVAL, "bind_info is NULL"))?;
+        // SAFETY: the program promises a live window and region.
+        let (op, window) = unsafe { mw::request(CALL, &ibv_send_wr_bind { mw, rkey, bind_info }) }?;
+        start_request(CALL, qp, batch, IBV_QP_EX_WITH_BIND_MW, op)?;
+        // SAFETY: the program keeps the window until it has posted or given up the batch.
+        batch.set_window(unsafe { Kept::new(window) });
+        Ok(())
+    };
+    // SAFETY: the program's live queue pair, on which it builds a batch.
+    unsafe { build(CALL, qp, work) }
 }
 
 /// `ibv_wr_set_ud_addr(3)`.
@@ -248,7 +307,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
         });
         let read = |from: *const u8, to: &mut [u8]| {
             // SAFETY: the program's buffer is as long as it says, which is the length of `to`.
-            unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
+            unsafe { read_program(from, to) }
         };
         batch.set_inline(buffers, read).map_err(|cause| refuse(CALL, libc::EINVAL, cause))
     };

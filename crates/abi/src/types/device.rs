@@ -3,8 +3,9 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::{
-    c_types, ibv_comp_channel, ibv_cq, ibv_mr, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp,
-    ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr_ex, ibv_wc,
+    c_types, ibv_alloc_dm_attr, ibv_comp_channel, ibv_cq, ibv_dm, ibv_mr, ibv_mw, ibv_mw_bind,
+    ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
+    ibv_srq_init_attr_ex, ibv_wc,
 };
 
 /// Entry of a table that nothing calls any more.
@@ -279,9 +280,12 @@ c_types! {
         attach_counters_point_flow: Unused,
         create_counters: Unused,
         destroy_counters: Unused,
-        reg_dm_mr: Unused,
-        alloc_dm: Unused,
-        free_dm: Unused,
+        reg_dm_mr: Option<
+            unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr,
+        >,
+        alloc_dm:
+            Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
+        free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
         modify_flow_action_esp: Unused,
         destroy_flow_action: Unused,
         create_flow_action_esp: Unused,

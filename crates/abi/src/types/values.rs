@@ -10,6 +10,11 @@ macro_rules! c_values {
     };
 }
 
+/// A flag that headers older than release 45 do not name.
+pub const IBV_QP_EX_WITH_FLUSH: u64 = 1 << 11;
+/// What an `ibv_wr_flush` covers: the whole region.
+pub const IBV_FLUSH_MR: u8 = 1;
+
 c_values! {
     // Node and transport types.
     i32 {
@@ -191,6 +196,27 @@ c_values! {
     i32 {
         IBV_REREG_MR_ERR_INPUT = -1,
         IBV_REREG_MR_ERR_CMD = -4,
+    }
+
+    // On-demand paging.
+    u32 {
+        IBV_ODP_SUPPORT = 1,
+        IBV_ODP_SUPPORT_IMPLICIT = 1 << 1,
+    }
+
+    u32 {
+        IBV_ODP_SUPPORT_SEND = 1,
+        IBV_ODP_SUPPORT_RECV = 1 << 1,
+        IBV_ODP_SUPPORT_WRITE = 1 << 2,
+        IBV_ODP_SUPPORT_READ = 1 << 3,
+        IBV_ODP_SUPPORT_ATOMIC = 1 << 4,
+        IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5,
+    }
+
+    u32 {
+        IBV_ADVISE_MR_ADVICE_PREFETCH = 0,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2,
     }
 
     // Memory window types.
