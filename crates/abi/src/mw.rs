@@ -88,6 +88,8 @@ fn operation(
     let access = Access::from_bits(flags).ok_or_else(|| {
         refuse(call, libc::EINVAL, &format!("mw_access_flags {flags:#x} has unknown bits"))
     })?;
+    // A window is for the peer; programs ask for local rights all the same.
+    let access = access - Access::LOCAL_WRITE;
     // SAFETY: the program promises that the binding names a live region, or none.
     let mr = unsafe { Option::<&Object<Mr>>::from_c(info.mr) }?;
     if mr.is_none() && info.length > 0 {

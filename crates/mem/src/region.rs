@@ -53,6 +53,14 @@ impl Region {
         unsafe { Self::new(addr as usize, len) }
     }
 
+    /// As [`Region::of`], also for a range of no bytes, which hardware registers of its own memory.
+    pub(crate) fn of_device(buffer: &Buffer, range: Range<usize>) -> Result<Self, MemError> {
+        match range.is_empty() && range.end <= buffer.len() {
+            true => Ok(Self { addr: buffer.addr() as usize + range.start, len: 0 }),
+            false => Self::of(buffer, range),
+        }
+    }
+
     pub(crate) fn addr(&self) -> usize {
         self.addr
     }

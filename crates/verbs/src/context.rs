@@ -152,9 +152,11 @@ impl Context {
     /// Takes device memory (`ibv_alloc_dm(3)`), zeroed.
     ///
     /// EINVAL for a length of 0 or an alignment above 2^12, ENOMEM where not as much is left of
-    /// [`crate::Limits::max_dm_size`].
+    /// [`crate::Limits::max_dm_size`]. A forked child may take some, too: it is memory, and
+    /// needs nothing of the parent's.
     pub fn alloc_dm(&self, attr: DmAttr) -> Result<Dm> {
-        self.usable().and_then(|context| Dm::alloc_dm(context, attr)).logged("alloc_dm")
+        let alive = self.0.life.check(ContextInner::WHAT);
+        alive.and_then(|()| Dm::alloc_dm(&self.0, attr)).logged("alloc_dm")
     }
 
     /// Makes a completion channel.
