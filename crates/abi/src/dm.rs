@@ -11,11 +11,13 @@ use crate::boundary::{
 };
 use crate::context::Context;
 use crate::handle;
+use crate::import::Listed;
 use crate::types::{ibv_alloc_dm_attr, ibv_dm};
 
 /// Device memory.
 pub struct Dm {
     pub handle: ManuallyDrop<irdma::Dm>,
+    _listed: Option<Listed<irdma::Dm>>,
 }
 
 // SAFETY: the program's pointers point to all of it.
@@ -43,15 +45,27 @@ pub fn alloc(
         return Err(refuse("ibv_alloc_dm", libc::EINVAL, "comp_mask has unknown bits"));
     }
     let attr = DmAttr { length: asked.length as u64, log_align_req: asked.log_align_req };
-    let handle = ManuallyDrop::new(context.handle.alloc_dm(attr)?);
+    let handle = context.handle.alloc_dm(attr)?;
+    let number = handle::next();
+    let listed = context.directory.dms.list(number, handle.import_dm());
+    Ok(make(context, handle, number, Some(listed)))
+}
+
+/// The structure of device memory, which is found again while it is listed.
+pub fn make(
+    context: &Object<Context>,
+    handle: irdma::Dm,
+    number: u32,
+    listed: Option<Listed<irdma::Dm>>,
+) -> Box<Object<Dm>> {
     let c = ibv_dm {
         context: context.as_seen(),
         memcpy_to_dm: Some(memcpy_to_dm),
         memcpy_from_dm: Some(memcpy_from_dm),
         comp_mask: 0,
-        handle: handle::next(),
+        handle: number,
     };
-    Ok(Object::new(c, Dm { handle }))
+    Object::new(c, Dm { handle: ManuallyDrop::new(handle), _listed: listed })
 }
 
 /// `ibv_memcpy_to_dm(3)`.

@@ -25,7 +25,8 @@ use crate::types::{
     ibv_td_init_attr, ibv_values_ex, ibv_wc,
 };
 use crate::{
-    ah, context, cq, device, dm, events, fork, mr, mw, pd, qp, query, rate, srq, sysfs, td, text,
+    ah, context, cq, device, dm, events, fork, import, mr, mw, pd, qp, query, rate, srq, sysfs, td,
+    text,
 };
 
 cancellation_point! {
@@ -42,6 +43,13 @@ export! {
     ibv_get_device_guid(device: &'static Object<Device>) -> Plain<u64> = device::guid;
     ibv_get_device_index(device: &'static Object<Device>) -> Count = device::index;
     ibv_open_device(device: &'static Object<Device>) -> Made<Context> = context::open;
+    ibv_import_device(cmd_fd: c_int) -> Made<Context> = import::open_device;
+    ibv_import_pd(context: &Object<Context>, pd_handle: u32) -> Made<Pd> = import::pd;
+    ibv_unimport_pd(pd: Owned<Pd>) -> Ended = import::unimport_pd;
+    ibv_import_mr(pd: &Object<Pd>, mr_handle: u32) -> Made<Mr> = import::mr;
+    ibv_unimport_mr(mr: Owned<Mr>) -> Ended = import::unimport_mr;
+    ibv_import_dm(context: &Object<Context>, dm_handle: u32) -> Made<Dm> = import::dm;
+    ibv_unimport_dm(dm: Owned<Dm>) -> Ended = import::unimport_dm;
     ibv_close_device(context: Owned<Context>) -> Status = context::close;
 
     ibv_query_device(context: &Object<Context>, device_attr: Out<'_, ibv_device_attr>) -> Status

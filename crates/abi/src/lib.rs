@@ -17,6 +17,7 @@ mod events;
 mod exported;
 mod fork;
 mod handle;
+mod import;
 mod mr;
 mod mw;
 mod ops;

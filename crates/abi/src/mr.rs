@@ -10,6 +10,7 @@ use irdma::{Access, Advice, AdviseFlags, MrChange, Sge, Translation};
 use crate::boundary::{Errno, FromC, Object, Owned, Shape, refuse, set_field};
 use crate::dm::Dm;
 use crate::handle;
+use crate::import::Listed;
 use crate::pd::Pd;
 use crate::types::{
     IBV_ACCESS_OPTIONAL_RANGE, IBV_ADVISE_MR_ADVICE_PREFETCH,
@@ -18,8 +19,20 @@ use crate::types::{
     ibv_pd, ibv_sge,
 };
 
-/// A memory region; `None` once deregistration has failed half-way, as in a forked child.
-pub struct Mr(Mutex<Option<irdma::Mr>>);
+/// A memory region.
+pub struct Mr {
+    /// `None` in an imported region, and once deregistration has failed half-way, as in a forked
+    /// child.
+    handle: Mutex<Option<irdma::Mr>>,
+    _listed: Option<Listed<Keys>>,
+}
+
+/// The keys of a region.
+#[derive(Clone, Copy)]
+pub struct Keys {
+    lkey: u32,
+    rkey: u32,
+}
 
 // SAFETY: the program's pointers point to all of it.
 unsafe impl Shape for Mr {
@@ -102,15 +115,29 @@ pub fn alloc_null(pd: &Object<Pd>) -> Result<Box<Object<Mr>>, Errno> {
 }
 
 fn make(pd: &Object<Pd>, addr: *mut c_void, len: usize, handle: irdma::Mr) -> Box<Object<Mr>> {
+    let keys = Keys { lkey: handle.lkey(), rkey: handle.rkey() };
+    let number = handle::next();
+    let mut c = structure(pd, keys, number);
+    c.addr = addr;
+    c.length = len;
+    let listed = pd.directory.mrs.list(number, keys);
+    Object::new(c, Mr { handle: Mutex::new(Some(handle)), _listed: Some(listed) })
+}
+
+/// What `ibv_import_mr` makes of a region that it found: its keys, without address and length.
+pub fn imported(pd: &Object<Pd>, keys: Keys, number: u32) -> Box<Object<Mr>> {
+    let own = Mr { handle: Mutex::new(None), _listed: None };
+    Object::new(structure(pd, keys, number), own)
+}
+
+fn structure(pd: &Object<Pd>, keys: Keys, number: u32) -> ibv_mr {
     let mut c = ibv_mr::zeroed();
     c.context = pd.seen().context;
     c.pd = pd.as_seen();
-    c.addr = addr;
-    c.length = len;
-    c.handle = handle::next();
-    c.lkey = handle.lkey();
-    c.rkey = handle.rkey();
-    Object::new(c, Mr(Mutex::new(Some(handle))))
+    c.handle = number;
+    c.lkey = keys.lkey;
+    c.rkey = keys.rkey;
+    c
 }
 
 /// `ibv_advise_mr(3)`.
@@ -152,7 +179,9 @@ fn access_flags(call: &str, flags: u32) -> Result<Access, Errno> {
 /// `ibv_dereg_mr(3)`.
 pub fn dereg(mr: Owned<Mr>) -> Result<(), Errno> {
     let handle = mr.get().lock().take();
-    let handle = handle.ok_or_else(|| refuse("ibv_dereg_mr", libc::EINVAL, "done before"))?;
+    let handle = handle.ok_or_else(|| {
+        refuse("ibv_dereg_mr", libc::EINVAL, "done before, or an imported region")
+    })?;
     if let Err(refused) = handle.dereg_mr() {
         *mr.get().lock() = Some(refused.handle);
         return Err(refused.error.into());
@@ -193,7 +222,9 @@ pub fn rereg(
     let change =
         MrChange { translation, pd: pd.map(|pd| &*pd.handle), access: access.transpose()? };
     let handle = mr.lock();
-    let handle = handle.as_ref().ok_or_else(|| refuse(CALL, libc::EINVAL, "deregistered"))?;
+    let handle = handle
+        .as_ref()
+        .ok_or_else(|| refuse(CALL, libc::EINVAL, "deregistered, or an imported region"))?;
     // SAFETY: as for `ibv_reg_mr`: the memory stays.
     unsafe { handle.rereg_user_mr(&change) }?;
     if moved {
@@ -208,6 +239,6 @@ pub fn rereg(
 
 impl Mr {
     fn lock(&self) -> MutexGuard<'_, Option<irdma::Mr>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

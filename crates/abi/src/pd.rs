@@ -1,10 +1,12 @@
 //! Protection domains.
 
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
 use crate::boundary::{End, Ends, Errno, FromC, InOut, Object, Shape, refuse};
 use crate::context::Context;
 use crate::handle;
+use crate::import::{Directory, Listed};
 use crate::td::Td;
 use crate::types::{
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
@@ -15,7 +17,9 @@ use crate::types::{
 pub struct Pd {
     pub handle: ManuallyDrop<irdma::Pd>,
     pub device: irdma::Device,
+    pub directory: Arc<Directory>,
     parent: bool,
+    _listed: Option<Listed<irdma::Pd>>,
 }
 
 impl Pd {
@@ -46,9 +50,32 @@ pub fn alloc(context: &Object<Context>) -> Result<Box<Object<Pd>>, Errno> {
 }
 
 fn make(context: &Object<Context>, handle: irdma::Pd, parent: bool) -> Box<Object<Pd>> {
-    let c = ibv_pd { context: context.as_seen(), handle: handle::next() };
-    let device = context.handle.device().clone();
-    Object::new(c, Pd { handle: ManuallyDrop::new(handle), device, parent })
+    let number = handle::next();
+    let listed = context.directory.pds.list(number, handle.import_pd());
+    show(context, handle, number, parent, Some(listed))
+}
+
+/// What `ibv_import_pd` makes of a domain that it found.
+pub fn imported(context: &Object<Context>, handle: irdma::Pd, number: u32) -> Box<Object<Pd>> {
+    show(context, handle, number, false, None)
+}
+
+fn show(
+    context: &Object<Context>,
+    handle: irdma::Pd,
+    number: u32,
+    parent: bool,
+    listed: Option<Listed<irdma::Pd>>,
+) -> Box<Object<Pd>> {
+    let c = ibv_pd { context: context.as_seen(), handle: number };
+    let own = Pd {
+        handle: ManuallyDrop::new(handle),
+        device: context.handle.device().clone(),
+        directory: Arc::clone(&context.directory),
+        parent,
+        _listed: listed,
+    };
+    Object::new(c, own)
 }
 
 /// `ibv_alloc_parent_domain(3)`. The program's allocators are never called: no queue here lies in

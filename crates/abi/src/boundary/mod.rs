@@ -44,6 +44,7 @@ pub fn refuse(call: &str, code: c_int, cause: &str) -> Errno {
         libc::EINVAL => "EINVAL",
         libc::EOPNOTSUPP => "EOPNOTSUPP",
         libc::ENODATA => "ENODATA",
+        libc::ENOENT => "ENOENT",
         libc::EBADF => "EBADF",
         libc::EHOSTUNREACH => "EHOSTUNREACH",
         _ => "error",

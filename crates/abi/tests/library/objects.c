@@ -23,7 +23,6 @@ static void regions(struct ibv_pd *pd)
 	expect(!ibv_dealloc_pd(ibv_alloc_pd(pd->context)) && ibv_dealloc_pd(other) == EBUSY);
 	expect(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(other));
 
-	expect_null(ibv_reg_dmabuf_mr(pd, 0, 8, 0, -1, 0), EOPNOTSUPP);
 	expect_null(ibv_reg_mr(pd, memory, 8, 1 << 19), EINVAL);
 	mr = ibv_reg_mr_iova(pd, memory, 8, 0x1000, IBV_ACCESS_RELAXED_ORDERING | 1 << 28);
 	expect(mr && mr->addr == memory && !ibv_dereg_mr(mr));
@@ -94,9 +93,6 @@ static void extensions(struct ibv_pd *pd)
 	init.comp_mask = IBV_QP_INIT_ATTR_PD;
 	init.qp_type = IBV_QPT_RAW_PACKET;
 	expect_null(ibv_create_qp_ex(pd->context, &init), EOPNOTSUPP);
-	expect_null(ibv_alloc_mw(pd, IBV_MW_TYPE_1), EOPNOTSUPP);
-	expect_null(ibv_alloc_dm(pd->context, &(struct ibv_alloc_dm_attr){ .length = 8 }), EOPNOTSUPP);
-	expect(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, NULL, 0) == EOPNOTSUPP);
 	expect(!ibv_destroy_cq(cq));
 }
 

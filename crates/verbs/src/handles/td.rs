@@ -58,6 +58,12 @@ impl Pd {
         self.parts(td).and_then(|parts| self.0.child(parts)).logged("alloc_parent_domain")
     }
 
+    /// Another handle of the same domain (`ibv_import_pd(3)`). Deallocated by one handle it is gone
+    /// for all.
+    pub fn import_pd(&self) -> Pd {
+        Pd(Arc::clone(&self.0))
+    }
+
     fn parts(&self, td: Option<&Td>) -> Result<Parts> {
         if td.is_some_and(|td| !Arc::ptr_eq(&td.0.context, &self.0.context)) {
             return Err(VerbsError::invalid("the thread domain belongs to another context"));
