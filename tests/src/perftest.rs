@@ -48,9 +48,22 @@ pub fn measure(
     words: &str,
     limit: Duration,
 ) -> Measured {
+    measure_with(server, client, family, tool, words, limit, &|program| program)
+}
+
+/// As [`measure`], with what `adjust` makes of both programs.
+pub fn measure_with(
+    server: &Host,
+    client: &Host,
+    family: Family,
+    tool: &str,
+    words: &str,
+    limit: Duration,
+    adjust: &dyn Fn(Program) -> Program,
+) -> Measured {
     let port = next_port();
     let side = |host: &Host| -> Program {
-        host.program(tool)
+        adjust(host.program(tool))
             .words("-F")
             .args(["-d", &host.device()])
             .args(["-x", &host.gid_index(family).to_string()])

@@ -128,6 +128,7 @@ impl Machine {
             send_cq: cqs.send.clone(),
             recv_cq: cqs.recv.clone(),
             srq: None,
+            xrcd: None,
             cap: QpCap {
                 max_send_wr: 8,
                 max_recv_wr: 8,

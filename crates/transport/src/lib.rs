@@ -32,6 +32,7 @@ mod timer;
 mod wc;
 mod wqe;
 mod wr;
+mod xrc;
 
 pub use ah::{AddressVector, Ah};
 pub use cq::{Arm, Cq, Overrun};
@@ -47,3 +48,4 @@ pub use stats::Stats;
 pub use time::Instant;
 pub use wc::{FLUSH_CODES, Network, Wc, WcFlags, WcOpcode, WcStatus, flush_err_to_ib_wc_status};
 pub use wr::{Placement, RecvWr, SendData, SendFlags, SendOp, SendWr, UdDest};
+pub use xrc::Xrcd;

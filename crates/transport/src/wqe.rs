@@ -22,6 +22,8 @@ pub(crate) struct Wqe {
     pub(crate) data: WqeData,
     pub(crate) len: u32,
     pub(crate) ud: Option<Box<UdDest>>,
+    /// The peer's shared queue, for extended connections.
+    pub(crate) srqn: u32,
     /// First PSN; meaningful once `packets` is not 0.
     pub(crate) psn: Psn,
     /// PSNs that the request covers, 0 until it is started.
@@ -45,6 +47,7 @@ impl Wqe {
             data,
             len,
             ud: wr.ud.clone().map(Box::new),
+            srqn: 0,
             psn: Psn::new(0),
             packets: 0,
             read_chunk: 0,

@@ -32,6 +32,9 @@ pub struct Config {
     pub max_window: u32,
     /// The shortest acknowledgement timeout that is armed, in nanoseconds.
     pub min_timeout_ns: u64,
+    /// How long the background thread leaves the packets to a program that has stopped polling, in
+    /// nanoseconds.
+    pub stand_back_ns: u64,
     /// Decides keys, numbers and faults; drawn from the system when absent.
     pub seed: Option<u64>,
 }
@@ -51,6 +54,7 @@ impl Default for Config {
             initial_window: endpoint.initial_window,
             max_window: endpoint.max_window,
             min_timeout_ns: endpoint.min_timeout_ns,
+            stand_back_ns: 50_000,
             seed: None,
         }
     }
@@ -148,6 +152,13 @@ pub const KNOBS: &[Knob] = &[
         value: "TIME",
         help: "the shortest acknowledgement timeout that is armed [default: 4ms]",
         parse: |config, text| put(&mut config.min_timeout_ns, duration(text)),
+    },
+    Knob {
+        variable: "IRDMA_STAND_BACK",
+        flag: "stand-back",
+        value: "TIME",
+        help: "how long packets wait for a program that stopped polling [default: 50us]",
+        parse: |config, text| put(&mut config.stand_back_ns, some_time(text)),
     },
     Knob {
         variable: "IRDMA_SEED",
@@ -260,6 +271,13 @@ fn duration(text: &str) -> Result<u64, String> {
     value.checked_mul(unit).ok_or_else(|| "the time is too long".into())
 }
 
+fn some_time(text: &str) -> Result<u64, String> {
+    match duration(text)? {
+        0 => Err("use at least 1us".into()),
+        time_ns => Ok(time_ns),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,6 +307,7 @@ mod tests {
         assert_eq!(with("IRDMA_INITIAL_WINDOW", "32K").unwrap().initial_window, 32 << 10);
         assert_eq!(with("IRDMA_MAX_WINDOW", "2M").unwrap().max_window, 2 << 20);
         assert_eq!(with("IRDMA_MIN_TIMEOUT", "500us").unwrap().min_timeout_ns, 500_000);
+        assert_eq!(with("IRDMA_STAND_BACK", "1ms").unwrap().stand_back_ns, 1_000_000);
         assert_eq!(with("IRDMA_SEED", "0xff").unwrap().seed, Some(255));
     }
 
@@ -300,6 +319,7 @@ mod tests {
             ("IRDMA_LINK_LOCAL", "maybe", "use yes or no"),
             ("IRDMA_PART_ID", "0x1ffffffff", "the number is too large"),
             ("IRDMA_MAX_WINDOW", "1", "use at least 4096 and less than 4096M bytes"),
+            ("IRDMA_STAND_BACK", "0us", "use at least 1us"),
             ("IRDMA_MIN_TIMEOUT", "4", "use a number with a unit: us, ms or s"),
         ];
         for (variable, value, remedy) in cases {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -14,7 +14,9 @@ use irdma_wire::{Gid, Qpn};
 use crate::channel::{AsyncEvent, CompChannel, EventQueue, Target, Waiting};
 use crate::device::{Device, DeviceAttr};
 use crate::engine::Engine;
-use crate::handles::{Cq, CqInitAttr, Dm, DmAttr, MrInner, MwInner, Pd, QpInner, Td};
+use crate::handles::{
+    Cq, CqInitAttr, Dm, DmAttr, MrInner, MwInner, Pd, QpInner, Td, Xrcd, XrcdFlags, XrcdInner,
+};
 use crate::life::{Alive, Life};
 use crate::log::Logged;
 use crate::port::{PORT, PortAttr, PortState, port_ibevent};
@@ -35,6 +37,7 @@ pub(crate) struct ContextInner {
     listens: AtomicBool,
     open: Mutex<Open>,
     seen: Mutex<Seen>,
+    xrcds: Mutex<Vec<Weak<XrcdInner>>>,
 }
 
 /// The port as the program was last told.
@@ -73,6 +76,7 @@ impl Context {
             life: Life::default(),
             listens: AtomicBool::new(false),
             open: Mutex::default(),
+            xrcds: Mutex::default(),
             seen: Mutex::new(Seen { state, addresses: device.gids().addresses() }),
         });
         inner.engine.targets.add_context(&inner);
@@ -157,6 +161,16 @@ impl Context {
     pub fn alloc_dm(&self, attr: DmAttr) -> Result<Dm> {
         let alive = self.0.life.check(ContextInner::WHAT);
         alive.and_then(|()| Dm::alloc_dm(&self.0, attr)).logged("alloc_dm")
+    }
+
+    /// Opens a domain of extended reliable connections (`ibv_open_xrcd(3)`): that of a file, by
+    /// its inode, or one without a name. Handles of one file in one context share the domain; it
+    /// is not shared between processes.
+    ///
+    /// EINVAL without [`XrcdFlags::CREAT`] and file, or with [`XrcdFlags::EXCL`] where there is
+    /// one; EAGAIN without `CREAT` where there is none.
+    pub fn open_xrcd(&self, file: Option<BorrowedFd<'_>>, flags: XrcdFlags) -> Result<Xrcd> {
+        self.usable().and_then(|context| Xrcd::open_xrcd(context, file, flags)).logged("open_xrcd")
     }
 
     /// Makes a completion channel.
@@ -266,6 +280,10 @@ impl ContextInner {
         open.mws.values().filter_map(Weak::upgrade).for_each(|mw| mw.cut());
         open.mrs.values().filter_map(Weak::upgrade).for_each(|mr| mr.cut());
         Process::current().close_engine(&self.engine);
+    }
+
+    pub(crate) fn xrcds(&self) -> MutexGuard<'_, Vec<Weak<XrcdInner>>> {
+        self.xrcds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {

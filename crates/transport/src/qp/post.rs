@@ -15,9 +15,10 @@ impl Qp {
     /// Queues a send request; EINVAL for a wrong shape, ENOMEM when the queue is full.
     ///
     /// Any state takes it, as the driver does: before RTS it waits, in ERR it is flushed.
-    pub(crate) fn post_send(&mut self, cx: &mut Cx, wr: &SendWr<'_>) -> Result<()> {
+    /// `srqn` names the peer's shared queue, for extended connections only.
+    pub(crate) fn post_send(&mut self, cx: &mut Cx, wr: &SendWr<'_>, srqn: u32) -> Result<()> {
         let len = self.check_post_send(cx, wr, 0)?;
-        self.sq.push_back(Wqe::new(wr, len));
+        self.sq.push_back(Wqe { srqn, ..Wqe::new(wr, len) });
         if self.attr.state == QpState::Err {
             self.flush_sends(cx);
         } else {
@@ -41,9 +42,10 @@ impl Qp {
 
     /// Queues a receive request; EINVAL for a wrong shape or with an SRQ, ENOMEM when full.
     pub(crate) fn post_recv(&mut self, cx: &mut Cx, wr: &RecvWr<'_>) -> Result<()> {
-        if self.init.srq.is_some() {
+        let is_xrc = matches!(self.init.qp_type, QpType::XrcSend | QpType::XrcRecv);
+        if self.init.srq.is_some() || is_xrc {
             return Err(VerbsError::invalid(format!(
-                "post_recv: QP {} receives through a shared queue; use post_srq_recv",
+                "post_recv: QP {} receives through a shared queue, if at all; use post_srq_recv",
                 self.qpn
             )));
         }
@@ -87,7 +89,8 @@ impl Qp {
 
     fn check_operation(&self, wr: &SendWr<'_>) -> Result<()> {
         let offered = match self.init.qp_type {
-            QpType::Rc => true,
+            QpType::Rc | QpType::XrcSend => true,
+            QpType::XrcRecv => false,
             QpType::Uc => {
                 matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }) || wr.op.is_local()
             }

@@ -78,7 +78,13 @@ impl Qp {
         self.resp.expected = psn.add(1);
         self.resp.count_message();
         self.keep(Kept::Plain { psn });
-        self.resp.queue.push_back(Response::read(psn, 1, Reth::default(), self.resp.msn));
+        self.resp.queue.push_back(Response::read(
+            psn,
+            1,
+            Reth::default(),
+            self.pd(),
+            self.resp.msn,
+        ));
     }
 }
 

@@ -318,6 +318,7 @@ impl Qp {
     fn request_headers(&self, wqe: &Wqe, packet: u32, position: Position) -> Headers {
         let service = match self.init.qp_type {
             QpType::Uc => Service::Uc,
+            QpType::XrcSend => Service::Xrc,
             _ => Service::Rc,
         };
         let ends = matches!(position, Position::Last | Position::Only);
@@ -343,6 +344,7 @@ impl Qp {
         let bth = Bth::new(opcode, self.attr.dest_qpn, wqe.psn.add(packet));
         let (reth, atomic) = remote_address(wqe);
         Headers {
+            xrceth: opcode.has_xrceth().then_some(wqe.srqn),
             feth: flush_header(&wqe.op),
             reth: reth.filter(|_| opcode.has_reth()),
             atomic: atomic.filter(|_| opcode.has_atomic_eth()),
@@ -380,7 +382,7 @@ impl Qp {
         batch: &mut Batch<'_>,
     ) -> Result<(), WcStatus> {
         let at = self.req.cursor.0;
-        let rc = self.init.qp_type == QpType::Rc;
+        let rc = self.init.qp_type.is_acknowledged();
         let asks = rc && self.asks_for_ack(cx, path, &plan);
         plan.headers.bth.ack_request = asks;
         let (wqe, mem, pd) = (&self.sq[at], &cx.mem, self.pd());
@@ -444,7 +446,7 @@ impl Qp {
         } else {
             self.req.cursor.1 += plan.span;
         }
-        if self.init.qp_type == QpType::Rc && self.req.ack_deadline.is_none() {
+        if self.init.qp_type.is_acknowledged() && self.req.ack_deadline.is_none() {
             self.arm_ack_timer(cx);
         }
     }

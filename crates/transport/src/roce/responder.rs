@@ -13,7 +13,7 @@ use super::{MAX_MESSAGE, packet_count};
 use crate::cx::Cx;
 use crate::effects::{EventKind, EventSource};
 use crate::error::DropReason;
-use crate::qp::{Qp, QpState, Received};
+use crate::qp::{Qp, QpState, Received, XrcSrq};
 use crate::wc::{WcOpcode, WcStatus};
 use crate::wr::RecvWqe;
 
@@ -122,6 +122,7 @@ impl Qp {
     fn try_execute(&mut self, cx: &mut Cx, packet: &Packet<'_>) -> Result<(), Refusal> {
         let headers = &packet.headers;
         let opcode = headers.bth.opcode;
+        self.select_srq(headers).ok_or(INVALID)?;
         let continues = match &self.resp.message {
             None => opcode.starts(),
             Some(Message::Send { .. }) => opcode.operation == Operation::Send && !opcode.starts(),
@@ -143,6 +144,20 @@ impl Qp {
         }
         self.resp.expected = headers.bth.psn.add(1);
         Ok(())
+    }
+
+    /// Turns to the shared queue that a request of an extended connection names, if there is one;
+    /// a message stays with the one it began with.
+    pub(super) fn select_srq(&mut self, headers: &Headers) -> Option<()> {
+        let Some(xrcd) = &self.init.xrcd else { return Some(()) };
+        let number = headers.xrceth?;
+        let srq = xrcd.find(number)?;
+        let stays = self.xrc_srq.as_ref().is_some_and(|named| named.number == number);
+        if self.resp.message.is_some() && !stays {
+            return None;
+        }
+        self.xrc_srq = Some(XrcSrq::new(&srq));
+        Some(())
     }
 
     /// Packets before the last fill the path MTU, later ones carry at least a byte.
@@ -313,7 +328,7 @@ impl Qp {
         self.resp.count_message();
         cx.stats.in_rdma_reads += 1;
         self.keep(Kept::Read { psn, packets });
-        self.resp.queue.push_back(Response::read(psn, packets, reth, self.resp.msn));
+        self.resp.queue.push_back(Response::read(psn, packets, reth, self.pd(), self.resp.msn));
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 //! may sleep: both call the thread back.
 //!
 //! Invariant: whenever nobody runs the lane, the thread either waits for packets, or looks again
-//! within [`MAX_TICK_NS`], or the one who keeps it parked will wake it.
+//! within `MAX_TICKS` times the configured stand-back, or the one who keeps it parked will wake it.
 
 use super::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -14,11 +14,8 @@ use super::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 const RECENT_EMPTY_NS: u64 = 20_000;
 /// A post, or a poll that found something, this recently: the program is about to call again.
 const RECENT_CALL_NS: u64 = 5_000;
-/// After this long without an empty poll the program does not poll any more.
-const STALE_NS: u64 = 50_000;
-/// How often a thread that stands back looks at the program.
-const MIN_TICK_NS: u64 = 50_000;
-const MAX_TICK_NS: u64 = 200_000;
+/// The slowest pace at which a thread that stands back looks at the program, in stand-backs.
+const MAX_TICKS: u64 = 4;
 /// Runs in a row in which the thread, back at work, finds some before the program does: the program
 /// spins on memory, and the thread stays.
 const STICKY_AFTER: i32 = 3;
@@ -64,6 +61,9 @@ pub(crate) enum Sleeper {
 /// What the program and the thread tell each other, without locks.
 #[derive(Debug)]
 pub(crate) struct HandOff {
+    /// After this long without an empty poll the program does not poll any more; a thread that
+    /// stands back looks as often at first.
+    stand_back_ns: u64,
     /// Time of the program's last call, in nanoseconds; the low bit tells a post, or a poll that
     /// found something, from a poll that did not.
     last_call: AtomicU64,
@@ -92,8 +92,9 @@ pub(crate) struct Memory {
 }
 
 impl HandOff {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(stand_back_ns: u64) -> Self {
         HandOff {
+            stand_back_ns,
             last_call: AtomicU64::new(0),
             leader: AtomicBool::new(false),
             leaders: AtomicU32::new(0),
@@ -231,7 +232,7 @@ impl HandOff {
             return self.stand_back(memory, BEHIND_LEADER);
         }
         let (idle_ns, found) = self.last_call(now_ns);
-        if idle_ns < if found { RECENT_CALL_NS } else { STALE_NS } {
+        if idle_ns < if found { RECENT_CALL_NS } else { self.stand_back_ns } {
             return self.stand_back(memory, BEHIND_POLLS);
         }
         memory.calling = 0;
@@ -250,7 +251,8 @@ impl HandOff {
 
     fn stand_back(&self, memory: &mut Memory, behind: u8) -> Turn {
         self.thread.store(behind, Ordering::SeqCst);
-        memory.tick_ns = (memory.tick_ns * 2).clamp(MIN_TICK_NS, MAX_TICK_NS);
+        let longest_ns = self.stand_back_ns.saturating_mul(MAX_TICKS);
+        memory.tick_ns = (memory.tick_ns * 2).clamp(self.stand_back_ns, longest_ns);
         Turn::StandBack(memory.tick_ns)
     }
 

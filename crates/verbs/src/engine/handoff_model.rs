@@ -18,6 +18,7 @@ use shuttle::thread;
 use handoff::{HandOff, Memory, Sleeper, Turn};
 
 const NEVER: u64 = u64::MAX;
+const STAND_BACK_NS: u64 = 50_000;
 const GRACE_NS: u64 = 4_000_000;
 const SCHEDULES: usize = 1_000;
 
@@ -54,7 +55,7 @@ impl World {
             // Far from zero, so that nothing counts as recent.
             state: Mutex::new(State { now_ns: 1_000_000_000, ..State::default() }),
             changed: Condvar::new(),
-            hand_off: HandOff::new(),
+            hand_off: HandOff::new(STAND_BACK_NS),
             deadline_ns: sync::AtomicU64::new(NEVER),
         })
     }

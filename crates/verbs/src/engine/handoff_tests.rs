@@ -12,14 +12,14 @@ fn is_back(turn: Turn) -> bool {
 
 /// A program that called at 10 ms, and its thread.
 fn after_call(found: bool) -> (HandOff, Memory) {
-    let hand_off = HandOff::new();
+    let hand_off = HandOff::new(50 * US);
     hand_off.note_call(10 * MS, found);
     (hand_off, Memory::default())
 }
 
 #[test]
 fn packets_of_a_program_that_never_calls_are_the_threads() {
-    let hand_off = HandOff::new();
+    let hand_off = HandOff::new(50 * US);
     assert_eq!(hand_off.on_work(&mut Memory::default(), 10 * MS), Turn::Run);
 }
 

@@ -441,7 +441,14 @@ mod tests {
     fn a_flooded_address_leaves_the_other_its_turn() {
         let mem = Arc::new(MemTable::new(1, 16));
         let config = Config::default();
-        let lane = Lane::open(&config, 7, mem, Arc::new(HandOff::new()), Arc::default()).unwrap();
+        let lane = Lane::open(
+            &config,
+            7,
+            mem,
+            Arc::new(HandOff::new(config.stand_back_ns)),
+            Arc::default(),
+        )
+        .unwrap();
         // Addresses of this process alone.
         let [.., high, low] = clock::pid().to_be_bytes();
         let [one, two, three] = [1, 2, 3].map(|last| IpAddr::from([127, high | 128, low, last]));

@@ -86,11 +86,11 @@ impl Engine {
             srqs: Quota::new("shared receive queues", FULL.max_srq),
             ahs: Quota::new("address handles", FULL.max_ah),
             targets: Arc::default(),
+            hand_off: Arc::new(HandOff::new(config.stand_back_ns)),
             config,
             fork,
             seed: rng.next_u64(),
             tokens: AtomicU64::new(1),
-            hand_off: Arc::new(HandOff::new()),
             lane: OnceLock::new(),
             progress: Mutex::new(None),
         }))

@@ -15,6 +15,7 @@ mod pd;
 mod qp;
 mod srq;
 mod td;
+mod xrc;
 
 pub use ah::{Ah, AhAttr};
 pub(crate) use cq::CqInner;
@@ -33,3 +34,5 @@ pub use qp::{PostSend, Qp, QpInitAttr};
 pub use srq::Srq;
 pub(crate) use srq::SrqInner;
 pub use td::Td;
+pub(crate) use xrc::XrcdInner;
+pub use xrc::{Xrcd, XrcdFlags};
