@@ -24,6 +24,8 @@ struct Building {
     flags: SendFlags,
     data: Data,
     ud: Option<UdDest>,
+    /// The peer's shared queue, of an extended connection.
+    srqn: u32,
     window: Option<Kept<Mw>>,
 }
 
@@ -54,7 +56,7 @@ impl Batch {
     /// Begins a request.
     pub fn begin(&mut self, wr_id: u64, op: SendOp, flags: SendFlags) {
         let data = Data::Sges(0..0);
-        self.wrs.push(Building { wr_id, op, flags, data, ud: None, window: None });
+        self.wrs.push(Building { wr_id, op, flags, data, ud: None, srqn: 0, window: None });
     }
 
     /// Names the window that the last request binds: posted, it has a new key.
@@ -99,6 +101,12 @@ impl Batch {
         Ok(())
     }
 
+    /// Says which shared queue of the peer's the last request is for.
+    pub fn set_srqn(&mut self, srqn: u32) -> Result<(), &'static str> {
+        self.wrs.last_mut().ok_or(NO_REQUEST)?.srqn = srqn;
+        Ok(())
+    }
+
     /// Posts all requests, or says why none was.
     pub fn post(&self, qp: &irdma::Qp) -> Result<(), Errno> {
         if let Some(error) = self.error {
@@ -111,7 +119,7 @@ impl Batch {
             }
         }
         for wr in &self.wrs {
-            posting.post_send(&self.request(wr))?;
+            posting.post_xrc_send(&self.request(wr), wr.srqn)?;
             if let (Some(window), SendOp::BindMw(bind)) = (&wr.window, wr.op) {
                 window.set_rkey(bind.new_rkey);
             }

@@ -55,7 +55,11 @@ pub fn make(
     c.alloc_td = Some(exported::alloc_td);
     c.dealloc_td = Some(exported::dealloc_td);
     c.alloc_parent_domain = Some(exported::alloc_parent_domain);
-    c.close_xrcd = Some(ops::close_xrcd);
+    c.open_xrcd = Some(exported::open_xrcd);
+    c.close_xrcd = Some(exported::close_xrcd);
+    c.create_srq_ex = Some(exported::create_srq_ex);
+    c.get_srq_num = Some(exported::get_srq_num);
+    c.open_qp = Some(exported::open_qp);
     c.sz = size_of::<verbs_context>();
     c.context.device = device.as_seen();
     c.context.ops = ops::TABLE;

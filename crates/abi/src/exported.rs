@@ -21,12 +21,14 @@ use crate::types::{
     ibv_ah_attr, ibv_alloc_dm_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq,
     ibv_cq_init_attr_ex, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
     ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_sge, ibv_srq_attr, ibv_srq_init_attr,
-    ibv_td_init_attr, ibv_values_ex, ibv_wc,
+    ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_query_device_ex_input, ibv_sge, ibv_srq_attr,
+    ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_td_init_attr, ibv_values_ex, ibv_wc,
+    ibv_xrcd_init_attr,
 };
+use crate::xrc::Xrcd;
 use crate::{
     ah, context, cq, device, dm, events, fork, import, mr, mw, pd, qp, query, rate, srq, sysfs, td,
-    text,
+    text, xrc,
 };
 
 cancellation_point! {
@@ -139,6 +141,9 @@ export! {
     ibv_destroy_cq(cq: Owned<Cq>) -> Status = Owned::end;
 
     ibv_create_srq(pd: &Object<Pd>, attr: InOut<'_, ibv_srq_init_attr>) -> Made<Srq> = srq::create;
+    create_srq_ex(context: &Object<Context>, attr: InOut<'_, ibv_srq_init_attr_ex>) -> Made<Srq>
+        = srq::create_ex;
+    get_srq_num(srq: &Object<Srq>, srq_num: Out<'_, u32>) -> Status = srq::number;
     ibv_modify_srq(srq: &Object<Srq>, attr: In<ibv_srq_attr>, mask: c_int) -> Status = srq::modify;
     ibv_query_srq(srq: &Object<Srq>, attr: Out<'_, ibv_srq_attr>) -> Status = srq::query;
     ibv_destroy_srq(srq: Owned<Srq>) -> Status = Owned::end;
@@ -155,7 +160,12 @@ export! {
     ibv_query_qp_data_in_order(qp: &Object<Qp>, op: u32, flags: u32) -> Count = qp::data_in_order;
     ibv_attach_mcast(qp: &Object<Qp>, gid: In<ibv_gid>, lid: u16) -> Status = qp::attach_mcast;
     ibv_detach_mcast(qp: &Object<Qp>, gid: In<ibv_gid>, lid: u16) -> Status = qp::detach_mcast;
-    ibv_destroy_qp(qp: Owned<Qp>) -> Status = Owned::end;
+    ibv_destroy_qp(qp: Owned<Qp>) -> Status = qp::destroy;
+    open_xrcd(context: &Object<Context>, attr: InOut<'_, ibv_xrcd_init_attr>) -> Made<Xrcd>
+        = xrc::open;
+    close_xrcd(xrcd: Owned<Xrcd>) -> Status = Owned::end;
+    open_qp(context: &Object<Context>, attr: InOut<'_, ibv_qp_open_attr>) -> Made<Qp>
+        = xrc::open_qp;
 
     ibv_create_ah(pd: &Object<Pd>, attr: In<ibv_ah_attr>) -> Made<Ah> = ah::create;
     ibv_init_ah_from_wc(

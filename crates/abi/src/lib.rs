@@ -35,6 +35,7 @@ mod turn;
 mod types;
 mod work;
 mod wr;
+mod xrc;
 
 /// Exports `$function` under a name and version: `@@` is the version that programs linked
 /// today get. The label is gone afterwards.

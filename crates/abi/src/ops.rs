@@ -2,7 +2,7 @@
 //!
 //! Nothing here allocates or logs as long as nothing is refused.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use crate::boundary::{Errno, FromC, In, Object, Status, cross, refuse};
 use crate::cq::Cq;
@@ -79,7 +79,7 @@ unsafe extern "C" fn post_send(
             let wr = unsafe { at.read_unaligned() };
             // SAFETY: the program does not touch its requests during the call.
             let (request, window) = unsafe { send_wr(&wr, qp, &mut inline) }?;
-            posting.post_send(&request)?;
+            posting.post_xrc_send(&request, wr.qp_type.remote_srqn)?;
             if let Some(window) = window {
                 window.set_rkey(wr.bind_mw.rkey);
             }
@@ -173,9 +173,4 @@ unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw
         // SAFETY: the program's filled-in structure.
         mw::bind(qp, mw, unsafe { In::from_c(bind.cast_const()) }?)
     })
-}
-
-/// Unreachable without an XRC domain, and there are none.
-pub unsafe extern "C" fn close_xrcd(_: *mut c_void) -> c_int {
-    libc::EOPNOTSUPP
 }

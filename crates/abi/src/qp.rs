@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::mem::{ManuallyDrop, offset_of};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use irdma::{
     Access, AddressVector, AttrMask, Gid, PORT, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
@@ -11,7 +12,7 @@ use irdma::{
 use crate::ah;
 use crate::batch::Batch;
 use crate::boundary::{
-    End, Ends, Errno, FromC, In, InOut, Object, Out, Partial, Shape, refuse, set_field,
+    End, Ends, Errno, FromC, In, InOut, Object, Out, Owned, Partial, Shape, refuse, set_field,
 };
 use crate::context::Context;
 use crate::cq::Cq;
@@ -21,11 +22,12 @@ use crate::srq::Srq;
 use crate::turn::Turn;
 use crate::types::{
     IBV_MIG_MIGRATED, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
-    ibv_ah_attr, ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QPT_RC,
+    IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_ah_attr, ibv_context, ibv_gid,
+    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 use crate::wr;
+use crate::xrc;
 
 /// A queue pair.
 pub struct Qp {
@@ -35,6 +37,7 @@ pub struct Qp {
     /// What `ibv_wr_*` may do, as flags of `send_ops_flags`; none without that interface.
     pub send_ops: u64,
     pub batch: Turn<Batch>,
+    hears: AtomicBool,
 }
 
 // SAFETY: `ibv_qp_ex` begins with an `ibv_qp`.
@@ -72,17 +75,22 @@ struct Extras {
 
 /// `ibv_create_qp_ex(3)` with creation flags and `ibv_wr_*`; of the other extensions there is none.
 pub fn create_ex(
-    _context: &Object<Context>,
+    context: &Object<Context>,
     mut attr: InOut<'_, ibv_qp_init_attr_ex>,
 ) -> Result<Box<Object<Qp>>, Errno> {
     const CALL: &str = "ibv_create_qp_ex";
-    const KNOWN: u32 =
-        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    const KNOWN: u32 = IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let mut asked = attr.get();
     if asked.comp_mask & !KNOWN != 0 {
         let cause =
             format!("comp_mask {:#x}: only PD, CREATE_FLAGS, SEND_OPS_FLAGS", asked.comp_mask);
         return Err(refuse(CALL, libc::EOPNOTSUPP, &cause));
+    }
+    if asked.qp_type == IBV_QPT_XRC_RECV {
+        return create_receiving(context, &asked);
     }
     if asked.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
         return Err(refuse(CALL, libc::EINVAL, "comp_mask lacks PD"));
@@ -98,6 +106,22 @@ pub fn create_ex(
     asked.cap = basic.cap;
     attr.set(asked);
     Ok(qp)
+}
+
+fn create_receiving(
+    context: &Object<Context>,
+    asked: &ibv_qp_init_attr_ex,
+) -> Result<Box<Object<Qp>>, Errno> {
+    const CALL: &str = "ibv_create_qp_ex";
+    if asked.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
+        return Err(refuse(CALL, libc::EINVAL, "comp_mask lacks XRCD"));
+    }
+    if if_named(asked, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, asked.send_ops_flags) != 0 {
+        return Err(refuse(CALL, libc::EOPNOTSUPP, "send_ops_flags: XRC_RECV sends nothing"));
+    }
+    // SAFETY: `comp_mask` says that the program filled it in.
+    let xrcd = unsafe { xrc::named(CALL, asked.xrcd) }?;
+    xrc::create_qp(context, xrcd, &basic_part(asked))
 }
 
 /// A field that the program has only filled in if `comp_mask` names it.
@@ -136,8 +160,10 @@ fn make(
     let null = |name: &str| refuse(call, libc::EINVAL, &format!("{name} is NULL"));
     // SAFETY: the program promises that the attributes name live objects.
     let send_cq = unsafe { <&Object<Cq>>::from_c(attr.send_cq) }.map_err(|_| null("send_cq"))?;
+    // What only sends has no queue for receives.
+    let recv_cq = if qp_type == QpType::XrcSend { attr.send_cq } else { attr.recv_cq };
     // SAFETY: as above.
-    let recv_cq = unsafe { <&Object<Cq>>::from_c(attr.recv_cq) }.map_err(|_| null("recv_cq"))?;
+    let recv_cq = unsafe { <&Object<Cq>>::from_c(recv_cq) }.map_err(|_| null("recv_cq"))?;
     // SAFETY: as above.
     let srq = unsafe { Option::<&Object<Srq>>::from_c(attr.srq) }?;
     let handle = pd.handle.create_qp(&QpInitAttr {
@@ -150,20 +176,24 @@ fn make(
         block_self_mcast: flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
     })?;
     attr.cap = cap_of(&handle.query_qp()?.1);
-    Ok(finish(pd, attr, extras.send_ops, handle))
+    let qp = finish(pd.seen().context, pd.as_seen(), attr, extras.send_ops, handle);
+    qp.hear_events();
+    Ok(qp)
 }
 
-fn finish(
-    pd: &Object<Pd>,
+/// The structure of a queue pair, which does not hear events yet.
+pub fn finish(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
     attr: &ibv_qp_init_attr,
     send_ops: u64,
     handle: irdma::Qp,
 ) -> Box<Object<Qp>> {
     let mut ex = ibv_qp_ex::zeroed();
     let c = &mut ex.qp_base;
-    c.context = pd.seen().context;
+    c.context = context;
     c.qp_context = attr.qp_context;
-    c.pd = pd.as_seen();
+    c.pd = pd;
     c.send_cq = attr.send_cq;
     c.recv_cq = attr.recv_cq;
     c.srq = attr.srq;
@@ -177,10 +207,18 @@ fn finish(
         sq_sig_all: attr.sq_sig_all,
         send_ops,
         batch: Turn::new(Batch::default()),
+        hears: AtomicBool::new(false),
     };
-    let qp = Object::new(if send_ops == 0 { ex } else { wr::functions(ex) }, own);
-    qp.handle.set_cookie(qp.cookie());
-    qp
+    Object::new(if send_ops == 0 { ex } else { wr::functions(ex) }, own)
+}
+
+/// `ibv_destroy_qp(3)`. A queue pair of an XRC domain lives on while others have opened it, but its
+/// maker hears no more of it.
+pub fn destroy(qp: Owned<Qp>) -> Result<(), Errno> {
+    if qp.get().handle.qp_type() == QpType::XrcRecv && qp.get().hears.load(Ordering::Relaxed) {
+        qp.get().handle.set_cookie(0);
+    }
+    qp.end()
 }
 
 fn service(call: &str, qp_type: u32) -> Result<QpType, Errno> {
@@ -188,8 +226,9 @@ fn service(call: &str, qp_type: u32) -> Result<QpType, Errno> {
         IBV_QPT_RC => Ok(QpType::Rc),
         IBV_QPT_UC => Ok(QpType::Uc),
         IBV_QPT_UD => Ok(QpType::Ud),
+        IBV_QPT_XRC_SEND => Ok(QpType::XrcSend),
         _ => {
-            let cause = format!("qp_type {qp_type}: the device has RC, UC and UD");
+            let cause = format!("qp_type {qp_type}: the device has RC, UC, UD and XRC");
             Err(refuse(call, libc::EOPNOTSUPP, &cause))
         }
     }
@@ -349,6 +388,12 @@ fn attributes_of(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
 }
 
 impl Object<Qp> {
+    /// Has events name this structure.
+    pub fn hear_events(&self) {
+        self.hears.store(true, Ordering::Relaxed);
+        self.handle.set_cookie(self.cookie());
+    }
+
     /// EINVAL in RESET, where nothing can be posted (IBTA 10.8.2, 10.8.3), as programs expect of
     /// the C interface. The device itself would keep the request.
     #[inline]

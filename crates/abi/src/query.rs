@@ -68,6 +68,7 @@ pub fn device_ex(
     extended.device_cap_flags_ex = device.device_cap_flags_ex | u64::from(device.device_cap_flags);
     extended.phys_port_cnt_ex = 1;
     extended.odp_caps = odp_caps();
+    extended.xrc_odp_caps = extended.odp_caps.per_transport_caps.rc_odp_caps;
     extended.max_dm_size = device.limits.max_dm_size;
     extended.completion_timestamp_mask = u64::MAX;
     extended.hca_core_clock = NANOSECONDS_KHZ;

@@ -33,6 +33,7 @@ pub fn functions(ex: ibv_qp_ex) -> ibv_qp_ex {
         wr_send_imm: Some(wr_send_imm),
         wr_send_inv: Some(wr_send_inv),
         wr_set_ud_addr: Some(wr_set_ud_addr),
+        wr_set_xrc_srqn: Some(wr_set_xrc_srqn),
         wr_set_inline_data: Some(wr_set_inline_data),
         wr_set_inline_data_list: Some(wr_set_inline_data_list),
         wr_set_sge: Some(wr_set_sge),
@@ -59,6 +60,8 @@ pub fn offered(service: QpType) -> u64 {
         QpType::Rc => SENDS | IBV_QP_EX_WITH_SEND_WITH_INV | WRITES | READS | MEMORY | KEYS,
         QpType::Uc => SENDS | WRITES | KEYS,
         QpType::Ud => SENDS,
+        QpType::XrcSend => offered(QpType::Rc),
+        QpType::XrcRecv => 0,
     }
 }
 
@@ -245,6 +248,16 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
         let ah = ah.handle.transport().clone();
         let set = batch.set_ud(UdDest { ah, qpn: Qpn::new(qpn), qkey });
         set.map_err(|cause| refuse(CALL, libc::EINVAL, cause))
+    };
+    // SAFETY: the program's live queue pair, on which it builds a batch.
+    unsafe { build(CALL, qp, work) }
+}
+
+/// `ibv_wr_set_xrc_srqn(3)`.
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
+    const CALL: &str = "ibv_wr_set_xrc_srqn";
+    let work = |_: &Object<Qp>, batch: &mut Batch| {
+        batch.set_srqn(srqn).map_err(|cause| refuse(CALL, libc::EINVAL, cause))
     };
     // SAFETY: the program's live queue pair, on which it builds a batch.
     unsafe { build(CALL, qp, work) }

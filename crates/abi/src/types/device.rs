@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::{
     c_types, ibv_alloc_dm_attr, ibv_comp_channel, ibv_cq, ibv_dm, ibv_mr, ibv_mw, ibv_mw_bind,
-    ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
-    ibv_srq_init_attr_ex, ibv_wc,
+    ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    ibv_srq, ibv_srq_init_attr_ex, ibv_wc, ibv_xrcd, ibv_xrcd_init_attr,
 };
 
 /// Entry of a table that nothing calls any more.
@@ -320,15 +320,18 @@ c_types! {
         ABI_placeholder2: Unused,
         ibv_create_flow: Unused,
         ABI_placeholder1: Unused,
-        open_qp: Unused,
+        open_qp:
+            Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
         create_qp_ex:
             Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
         get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
         create_srq_ex: Option<
             unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq,
         >,
-        open_xrcd: Unused,
-        close_xrcd: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+        open_xrcd: Option<
+            unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd,
+        >,
+        close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>,
         _ABI_placeholder3: u64,
         sz: usize,
         context: ibv_context,

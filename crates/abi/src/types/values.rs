@@ -233,11 +233,14 @@ c_values! {
 
     u32 {
         IBV_SRQT_BASIC = 0,
+        IBV_SRQT_XRC = 1,
     }
 
     u32 {
         IBV_SRQ_INIT_ATTR_TYPE = 1,
         IBV_SRQ_INIT_ATTR_PD = 1 << 1,
+        IBV_SRQ_INIT_ATTR_XRCD = 1 << 2,
+        IBV_SRQ_INIT_ATTR_CQ = 1 << 3,
     }
 
     // QP types, creation masks and flags.
@@ -245,10 +248,13 @@ c_values! {
         IBV_QPT_RC = 2,
         IBV_QPT_UC = 3,
         IBV_QPT_UD = 4,
+        IBV_QPT_XRC_SEND = 9,
+        IBV_QPT_XRC_RECV = 10,
     }
 
     u32 {
         IBV_QP_INIT_ATTR_PD = 1,
+        IBV_QP_INIT_ATTR_XRCD = 1 << 1,
         IBV_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2,
         IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6,
     }
@@ -270,6 +276,19 @@ c_values! {
         IBV_QP_EX_WITH_SEND_WITH_INV = 1 << 9,
         IBV_QP_EX_WITH_TSO = 1 << 10,
         IBV_QP_EX_WITH_ATOMIC_WRITE = 1 << 12,
+    }
+
+    // Extended connections.
+    u32 {
+        IBV_XRCD_INIT_ATTR_FD = 1,
+        IBV_XRCD_INIT_ATTR_OFLAGS = 1 << 1,
+    }
+
+    u32 {
+        IBV_QP_OPEN_ATTR_NUM = 1,
+        IBV_QP_OPEN_ATTR_XRCD = 1 << 1,
+        IBV_QP_OPEN_ATTR_CONTEXT = 1 << 2,
+        IBV_QP_OPEN_ATTR_TYPE = 1 << 3,
     }
 
     // Attributes of `ibv_modify_qp`.
