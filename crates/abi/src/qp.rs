@@ -33,6 +33,7 @@ use crate::xrc;
 pub struct Qp {
     pub handle: ManuallyDrop<irdma::Qp>,
     pub max_send_sge: usize,
+    pub max_recv_sge: usize,
     sq_sig_all: c_int,
     /// What `ibv_wr_*` may do, as flags of `send_ops_flags`; none without that interface.
     pub send_ops: u64,
@@ -204,6 +205,7 @@ pub fn finish(
     let own = Qp {
         handle: ManuallyDrop::new(handle),
         max_send_sge: attr.cap.max_send_sge as usize,
+        max_recv_sge: attr.cap.max_recv_sge as usize,
         sq_sig_all: attr.sq_sig_all,
         send_ops,
         batch: Turn::new(Batch::default()),

@@ -20,6 +20,7 @@ use crate::xrc;
 /// A shared receive queue.
 pub struct Srq {
     pub handle: ManuallyDrop<irdma::Srq>,
+    pub max_sge: usize,
 }
 
 // SAFETY: the program's pointers point to all of it.
@@ -111,7 +112,10 @@ fn finish(pd: &Object<Pd>, srq_context: *mut c_void, handle: irdma::Srq) -> Box<
     c.srq_context = srq_context;
     c.pd = pd.as_seen();
     c.handle = handle::next();
-    let srq = Object::new(c, Srq { handle: ManuallyDrop::new(handle) });
+    let srq = Object::new(
+        c,
+        Srq { handle: ManuallyDrop::new(handle), max_sge: granted.max_sge as usize },
+    );
     srq.handle.set_cookie(srq.cookie());
     srq
 }

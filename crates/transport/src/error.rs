@@ -27,6 +27,8 @@ pub enum ErrorKind {
     NotPermitted,
     /// EINTR: a signal handler ran while the call waited.
     Interrupted,
+    /// EMFILE: no descriptor is left.
+    TooManyFiles,
     /// EFAULT: memory that is not there, or cannot be written.
     Fault,
 }
@@ -46,6 +48,7 @@ impl ErrorKind {
             ErrorKind::AddressInUse => 98,
             ErrorKind::NotPermitted => 1,
             ErrorKind::Interrupted => 4,
+            ErrorKind::TooManyFiles => 24,
             ErrorKind::Fault => 14,
         }
     }

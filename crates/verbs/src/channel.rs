@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::handles::CqInner;
 use crate::life::{Alive, Life, Unacked};
 use crate::log::Logged;
+use crate::system::system_error;
 
 /// Events in order, with a descriptor to wait on.
 #[derive(Debug)]
@@ -28,10 +29,7 @@ pub(crate) struct EventQueue<E> {
 
 impl<E> EventQueue<E> {
     pub(crate) fn new() -> Result<Self> {
-        let fd = EventFd::channel().map_err(|error| {
-            let text = format!("event channel: no descriptor: {error}; raise RLIMIT_NOFILE");
-            VerbsError::no_memory(text)
-        })?;
+        let fd = EventFd::channel().map_err(|error| system_error("event channel", &error))?;
         Ok(EventQueue { fd, events: Mutex::default() })
     }
 
@@ -100,7 +98,7 @@ impl<E> EventQueue<E> {
     }
 
     fn uncount(&self) {
-        // Cannot block: the counter is at least the number of events, which is not 0.
+        // Fails if the program has read from the descriptor itself.
         let _ = self.fd.read();
     }
 
@@ -347,6 +345,16 @@ mod tests {
         assert_eq!(queue.try_pop(Some), Some(2));
         assert!(!readable(&queue));
         assert_eq!(queue.try_pop(Some), None);
+    }
+
+    #[test]
+    fn a_program_that_reads_the_descriptor_itself_still_gets_its_events() {
+        let queue = EventQueue::new().unwrap();
+        queue.push(1);
+        rustix::io::read(&queue, &mut [0u8; 8]).unwrap();
+        assert_eq!((queue.try_pop(Some), queue.try_pop(Some)), (Some(1), None));
+        queue.push(2);
+        assert!(readable(&queue));
     }
 
     #[test]

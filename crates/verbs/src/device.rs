@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use irdma_net::netdev::{self, Interface, Scope};
-use irdma_transport::{ErrorKind, Result, VerbsError, mcast_mac};
+use irdma_transport::{Result, mcast_mac};
 use irdma_wire::Gid;
 
 use crate::config::Config;
@@ -14,6 +14,7 @@ use crate::limits::{FULL, Limits};
 use crate::log::Logged;
 use crate::port::{self, GidTable, PortAttr};
 use crate::process::Process;
+use crate::system::system_error;
 
 /// `IBV_DEVICE_CURR_QP_STATE_MOD`, `PORT_ACTIVE_EVENT`, `SYS_IMAGE_GUID`, `RC_RNR_NAK_GEN`,
 /// `MEM_WINDOW`, `XRC`, `MEM_MGT_EXTENSIONS`, the kernel's `BLOCK_MULTICAST_LOOPBACK`, and
@@ -186,9 +187,8 @@ impl Device {
         });
         match own {
             Some(interface) => Ok(Some(interface.mac)),
-            None => netdev::neighbour(self.0.index, ip).map_err(|error| {
-                VerbsError::new(ErrorKind::Io, format!("the kernel lists no neighbours: {error}"))
-            }),
+            None => netdev::neighbour(self.0.index, ip)
+                .map_err(|error| system_error("the kernel lists no neighbours", &error)),
         }
     }
 
@@ -215,9 +215,7 @@ impl Device {
 }
 
 fn interfaces() -> Result<Vec<Interface>> {
-    netdev::list().map_err(|error| {
-        VerbsError::new(ErrorKind::Io, format!("the kernel does not list interfaces: {error}"))
-    })
+    netdev::list().map_err(|error| system_error("the kernel does not list interfaces", &error))
 }
 
 fn is_usable(interface: &Interface, config: &Config) -> bool {

@@ -106,6 +106,7 @@ mod pages;
 mod port;
 mod process;
 mod stats;
+mod system;
 
 pub use channel::{AsyncEvent, AsyncSource, CompChannel, CqEvent, Refused};
 pub use config::{Config, ConfigError, KNOBS, Knob};

@@ -399,7 +399,10 @@ impl QpInner {
             context.listen()?;
         }
         let ifindex = context.device.netdev_index();
-        self.lane.lock().attach_mcast(self.qpn, gid, lid, ifindex)?;
+        // Whoever ends the queue pair reads the list under the lane's lock, too: it then either has
+        // this group, or the attachment is refused.
+        let mut lane = self.lane.lock();
+        lane.attach_mcast(self.qpn, gid, lid, ifindex)?;
         let mut groups = self.groups();
         if !groups.contains(&(*gid, lid)) {
             groups.push((*gid, lid));
@@ -410,7 +413,8 @@ impl QpInner {
     fn detach(&self, gid: &Gid, lid: u16) -> Result<()> {
         self.check()?;
         let ifindex = self.context.device.netdev_index();
-        self.lane.lock().endpoint.detach_mcast(self.qpn, gid, lid, ifindex)?;
+        let mut lane = self.lane.lock();
+        lane.endpoint.detach_mcast(self.qpn, gid, lid, ifindex)?;
         self.groups().retain(|group| *group != (*gid, lid));
         Ok(())
     }
@@ -440,8 +444,8 @@ impl QpInner {
             return;
         }
         let ifindex = self.context.device.netdev_index();
-        let groups = std::mem::take(&mut *self.groups());
         let mut lane = self.lane.lock();
+        let groups = std::mem::take(&mut *self.groups());
         for (gid, lid) in groups {
             // Only fails for what is detached already.
             let _ = lane.endpoint.detach_mcast(self.qpn, &gid, lid, ifindex);
