@@ -17,10 +17,10 @@ use crate::process::Process;
 use crate::system::system_error;
 
 /// `IBV_DEVICE_CURR_QP_STATE_MOD`, `PORT_ACTIVE_EVENT`, `SYS_IMAGE_GUID`, `RC_RNR_NAK_GEN`,
-/// `MEM_WINDOW`, `MEM_MGT_EXTENSIONS`, the kernel's `BLOCK_MULTICAST_LOOPBACK`, and
+/// `MEM_WINDOW`, `XRC`, `MEM_MGT_EXTENSIONS`, the kernel's `BLOCK_MULTICAST_LOOPBACK`, and
 /// `MEM_WINDOW_TYPE_2B`.
 const DEVICE_CAP_FLAGS: u32 =
-    1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 22 | 1 << 24;
+    1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 22 | 1 << 24;
 /// The kernel's `FLUSH_GLOBAL` and `ATOMIC_WRITE`.
 const DEVICE_CAP_FLAGS_EX: u64 = 1 << 38 | 1 << 40;
 

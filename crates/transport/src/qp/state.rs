@@ -98,6 +98,8 @@ impl Qp {
         self.attr = QpAttr::default();
         self.sq.clear();
         self.rq.clear();
+        self.init.send_cq.clean_cqes(self.qpn);
+        self.init.recv_cq.clean_cqes(self.qpn);
         self.req = Requester::default();
         self.resp = Responder::default();
     }
