@@ -103,6 +103,23 @@ fn windows_of_type_2_are_invalidated_from_both_sides() {
 }
 
 #[test]
+fn sends_of_every_size_invalidate() {
+    let (a, b) = pair(QpType::Rc, 1 << 16);
+    let mr = parent(&b);
+    let mw = b.pd.alloc_mw(MwType::Two).unwrap();
+    for (turn, len) in [0, 1, 1023, 1024, 1025, 8193].into_iter().enumerate() {
+        let rkey = bind(&b, &mw, &info(&b, &mr));
+        b.post_recv(turn as u64, 0, len);
+        a.fill(0, len, turn as u8);
+        a.post(1, SendOp::SendInvalidate { rkey }, 0, len);
+        let got = b.complete();
+        assert_eq!((got.byte_len as usize, got.invalidated_rkey), (len, rkey));
+        b.expect_bytes(0, len, turn as u8);
+        a.complete();
+    }
+}
+
+#[test]
 fn a_window_of_type_1_is_unbound_by_length_0() {
     let (a, b) = pair(QpType::Rc, 4096);
     let mr = parent(&b);
