@@ -53,5 +53,5 @@ pub use pbl::check_mem_contiguous;
 pub use queue::{QueueKind, QueueMemory, RingUse};
 pub use region::Grant;
 pub use sgl::{Sge, SglError, gather, scatter, total_len};
-pub use slot::Probe;
+pub use slot::{Persist, Probe};
 pub use table::{MemTable, PdId};

@@ -21,8 +21,8 @@ use crate::system::system_error;
 /// `MEM_WINDOW_TYPE_2B`.
 const DEVICE_CAP_FLAGS: u32 =
     1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 22 | 1 << 24;
-/// The kernel's `FLUSH_GLOBAL` and `ATOMIC_WRITE`.
-const DEVICE_CAP_FLAGS_EX: u64 = 1 << 38 | 1 << 40;
+/// The kernel's `FLUSH_GLOBAL`, `FLUSH_PERSISTENT` and `ATOMIC_WRITE`.
+const DEVICE_CAP_FLAGS_EX: u64 = 1 << 38 | 1 << 39 | 1 << 40;
 
 /// An RDMA device in software, on one network interface.
 #[derive(Clone, Debug)]

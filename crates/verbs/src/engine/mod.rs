@@ -41,7 +41,7 @@ pub(crate) use traffic::Counters;
 use crate::config::Config;
 use crate::device::Device;
 use crate::limits::{FULL, Quota};
-use crate::pages::populate;
+use crate::pages::{persist, populate};
 use crate::port::PORT;
 use crate::stats::HwStats;
 use crate::system::system_error;
@@ -79,6 +79,7 @@ impl Engine {
         let mut rng = Rng::new(seed);
         let mem = MemTable::new(rng.next_u64(), FULL.max_mr);
         mem.set_probe(populate);
+        mem.set_persist(persist);
         Ok(Arc::new(Engine {
             mem: Arc::new(mem),
             dm_bytes: Arc::default(),
