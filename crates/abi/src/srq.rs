@@ -47,7 +47,7 @@ pub fn create(
     let handle = pd.handle.create_srq(sizes(&asked.attr))?;
     grant(&mut asked.attr, &handle)?;
     attr.set(asked);
-    Ok(finish(pd, asked.srq_context, handle))
+    Ok(finish(pd, asked.srq_context, &asked.attr, handle))
 }
 
 /// `ibv_create_srq_ex(3)`: basic queues, and those of extended connections.
@@ -76,7 +76,7 @@ pub fn create_ex(
     };
     grant(&mut asked.attr, &handle)?;
     attr.set(asked);
-    Ok(finish(pd, asked.srq_context, handle))
+    Ok(finish(pd, asked.srq_context, &asked.attr, handle))
 }
 
 const CREATE_EX: &str = "ibv_create_srq_ex";
@@ -106,7 +106,12 @@ fn grant(attr: &mut ibv_srq_attr, handle: &irdma::Srq) -> Result<(), Errno> {
     Ok(())
 }
 
-fn finish(pd: &Object<Pd>, srq_context: *mut c_void, handle: irdma::Srq) -> Box<Object<Srq>> {
+fn finish(
+    pd: &Object<Pd>,
+    srq_context: *mut c_void,
+    granted: &ibv_srq_attr,
+    handle: irdma::Srq,
+) -> Box<Object<Srq>> {
     let mut c = ibv_srq::zeroed();
     c.context = pd.seen().context;
     c.srq_context = srq_context;

@@ -152,7 +152,7 @@ fn compute_twice(flow: &FlowKey, ident: Ident, packet: &[u8]) -> u32 {
     crc.finalize()
 }
 
-fn cover(flow: &FlowKey, ident: Ident, packet: &[u8]) -> crc32fast::Hasher {
+fn cover(flow: &FlowKey, ident: Ident, packet: &[u8]) -> crc32::Crc32 {
     let (bth, rest) = packet[..packet.len() - ICRC_LEN].split_first_chunk().expect("has a BTH");
     let udp_len = (packet.len() + UDP_LEN) as u16;
     let udp = RawUdp {
