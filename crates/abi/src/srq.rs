@@ -47,7 +47,7 @@ pub fn create(
     let handle = pd.handle.create_srq(sizes(&asked.attr))?;
     grant(&mut asked.attr, &handle)?;
     attr.set(asked);
-    Ok(finish(pd, asked.srq_context, &asked.attr, handle))
+    Ok(finish(pd, asked.srq_context, asked.attr.max_sge, handle))
 }
 
 /// `ibv_create_srq_ex(3)`: basic queues, and those of extended connections.
@@ -76,7 +76,7 @@ pub fn create_ex(
     };
     grant(&mut asked.attr, &handle)?;
     attr.set(asked);
-    Ok(finish(pd, asked.srq_context, &asked.attr, handle))
+    Ok(finish(pd, asked.srq_context, asked.attr.max_sge, handle))
 }
 
 const CREATE_EX: &str = "ibv_create_srq_ex";
@@ -109,7 +109,7 @@ fn grant(attr: &mut ibv_srq_attr, handle: &irdma::Srq) -> Result<(), Errno> {
 fn finish(
     pd: &Object<Pd>,
     srq_context: *mut c_void,
-    granted: &ibv_srq_attr,
+    max_sge: u32,
     handle: irdma::Srq,
 ) -> Box<Object<Srq>> {
     let mut c = ibv_srq::zeroed();
@@ -117,10 +117,8 @@ fn finish(
     c.srq_context = srq_context;
     c.pd = pd.as_seen();
     c.handle = handle::next();
-    let srq = Object::new(
-        c,
-        Srq { handle: ManuallyDrop::new(handle), max_sge: granted.max_sge as usize },
-    );
+    let max_sge = max_sge as usize;
+    let srq = Object::new(c, Srq { handle: ManuallyDrop::new(handle), max_sge });
     srq.handle.set_cookie(srq.cookie());
     srq
 }
