@@ -25,7 +25,7 @@ pub(crate) struct MrInner {
     key: u32,
     context: Arc<ContextInner>,
     state: Mutex<State>,
-    _backing: Backing,
+    backing: Backing,
 }
 
 #[derive(Debug)]
@@ -113,6 +113,17 @@ impl Pd {
         self.register(0, access, |mem, pd| mem.reg_implicit_mr(pd, access))
     }
 
+    /// A key for the whole address space, for the program's own lists only (the kernel's
+    /// `get_dma_mr`). An access to a page that is not mapped is a protection error.
+    ///
+    /// EINVAL for any flag but [`Access::LOCAL_WRITE`]; ENOMEM when keys are exhausted.
+    ///
+    /// # Safety
+    /// No reference is held to what a request that uses the key writes to.
+    pub unsafe fn get_dma_mr(&self, access: Access) -> Result<Mr> {
+        self.register(0, access, |mem, pd| mem.get_dma_mr(pd, access)).logged("get_dma_mr")
+    }
+
     /// Registers a part of a buffer, named by its own addresses.
     ///
     /// Errors as [`Pd::reg_user_mr`], and EINVAL for a range that is not inside the buffer.
@@ -159,7 +170,7 @@ impl Pd {
             key: info.lkey,
             context: Arc::clone(context),
             state: Mutex::new(State { info, registered: true, _pd: pd }),
-            _backing: backing,
+            backing,
         });
         context.add_mr(&inner);
         Ok(Mr { inner })
@@ -206,7 +217,7 @@ pub(super) fn verbs_error(error: MemError) -> VerbsError {
         | MemError::PageCount(_) => ErrorKind::Invalid,
         MemError::Fault => ErrorKind::Fault,
         MemError::NoKeys { .. } | MemError::ListFull(_) => ErrorKind::NoMemory,
-        MemError::Busy(_) => ErrorKind::Busy,
+        MemError::Busy(_) | MemError::RingsInUse(_) => ErrorKind::Busy,
     };
     VerbsError::new(kind, error.to_string())
 }
@@ -234,8 +245,9 @@ impl Mr {
     /// Changes place, protection domain or access, under the same key (`ibv_rereg_mr(3)`).
     /// Requests that are being executed meanwhile find the old or the new registration.
     ///
-    /// Errors as [`Pd::reg_user_mr`], EINVAL also for a domain of another context and for a null,
-    /// device memory or implicit region, EBUSY while windows are bound. Nothing has changed then.
+    /// Errors as [`Pd::reg_user_mr`], EINVAL also for a domain of another context and for a null
+    /// or implicit region, EOPNOTSUPP for one of device memory or of a file, EBUSY while windows
+    /// are bound. Nothing has changed then.
     ///
     /// # Safety
     /// As [`Pd::reg_user_mr`], for the region as it is afterwards.
@@ -267,6 +279,11 @@ impl MrInner {
         context.engine.check_fork()?;
         let mut state = self.lock();
         check_registered(&state)?;
+        if !matches!(self.backing, Backing::Program) {
+            return Err(VerbsError::unsupported(
+                "the region is of device memory or of a file: deregister it, and register anew",
+            ));
+        }
         let access = change.access.unwrap_or(state.info.access);
         let Translation { addr, len, .. } = change.translation.unwrap_or(Translation {
             addr: state.info.addr,
