@@ -29,8 +29,6 @@ pub enum ErrorKind {
     Interrupted,
     /// EMFILE: no descriptor is left.
     TooManyFiles,
-    /// ENODATA: what should have been registered before is not.
-    NoData,
     /// EFAULT: memory that is not there, or cannot be written.
     Fault,
 }
@@ -51,7 +49,6 @@ impl ErrorKind {
             ErrorKind::NotPermitted => 1,
             ErrorKind::Interrupted => 4,
             ErrorKind::TooManyFiles => 24,
-            ErrorKind::NoData => 61,
             ErrorKind::Fault => 14,
         }
     }

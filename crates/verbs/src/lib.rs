@@ -115,15 +115,14 @@ pub use device::{Device, DeviceAttr};
 pub use faults::{FaultSpec, Side};
 pub use handles::{
     Advice, AdviseFlags, Ah, AhAttr, Cq, CqInitAttr, Dm, DmAttr, FastMr, Mr, MrChange, Mw,
-    MwBindInfo, Pd, PostSend, QUANTUM, Qp, QpInitAttr, QueueMr, Srq, Td, Translation, Xrcd,
-    XrcdFlags, ring_bytes,
+    MwBindInfo, Pd, PostSend, Qp, QpInitAttr, Srq, Td, Translation, Xrcd, XrcdFlags,
 };
 pub use limits::{FULL, Limits};
 pub use port::{DEFAULT_PKEY, PORT, PortAttr, PortState};
 pub use process::{configure, device_fatal};
 pub use stats::{HwStats, ProcessStats, processes};
 
-pub use irdma_mem::{Access, Buffer, MrInfo, MwBind, MwType, Piece, QueueKind, Sge};
+pub use irdma_mem::{Access, Buffer, MrInfo, MwBind, MwType, Piece, Sge};
 pub use irdma_transport::{
     AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, Overrun, Placement, QpAttr, QpCap,
     QpState, QpType, RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest,

@@ -76,7 +76,6 @@ fn errno_name(kind: ErrorKind) -> &'static str {
         ErrorKind::NotPermitted => "EPERM",
         ErrorKind::Interrupted => "EINTR",
         ErrorKind::TooManyFiles => "EMFILE",
-        ErrorKind::NoData => "ENODATA",
         ErrorKind::Fault => "EFAULT",
     }
 }

@@ -113,17 +113,6 @@ impl Pd {
         self.register(0, access, |mem, pd| mem.reg_implicit_mr(pd, access))
     }
 
-    /// A key for the whole address space, for the program's own lists only (the kernel's
-    /// `get_dma_mr`). An access to a page that is not mapped is a protection error.
-    ///
-    /// EINVAL for any flag but [`Access::LOCAL_WRITE`]; ENOMEM when keys are exhausted.
-    ///
-    /// # Safety
-    /// No reference is held to what a request that uses the key writes to.
-    pub unsafe fn get_dma_mr(&self, access: Access) -> Result<Mr> {
-        self.register(0, access, |mem, pd| mem.get_dma_mr(pd, access)).logged("get_dma_mr")
-    }
-
     /// Registers a part of a buffer, named by its own addresses.
     ///
     /// Errors as [`Pd::reg_user_mr`], and EINVAL for a range that is not inside the buffer.
@@ -217,7 +206,7 @@ pub(super) fn verbs_error(error: MemError) -> VerbsError {
         | MemError::PageCount(_) => ErrorKind::Invalid,
         MemError::Fault => ErrorKind::Fault,
         MemError::NoKeys { .. } | MemError::ListFull(_) => ErrorKind::NoMemory,
-        MemError::Busy(_) | MemError::RingsInUse(_) => ErrorKind::Busy,
+        MemError::Busy(_) => ErrorKind::Busy,
     };
     VerbsError::new(kind, error.to_string())
 }

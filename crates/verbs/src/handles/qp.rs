@@ -9,7 +9,6 @@ use irdma_transport::{
 };
 use irdma_wire::{Gid, Qpn};
 
-use super::rings::Rings;
 use super::{AhAttr, Cq, CqInner, Pd, PdInner, Srq, SrqInner, XrcdInner};
 use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
@@ -24,7 +23,6 @@ use crate::port::PORT;
 pub struct Qp {
     pub(crate) inner: Arc<QpInner>,
     _uses: Uses,
-    rings: Option<Box<Rings>>,
     /// This handle counts no longer.
     released: bool,
 }
@@ -185,19 +183,14 @@ impl Qp {
         });
         context.engine.targets.add_qp(&inner);
         context.add_qp(&inner);
-        Ok(Qp { inner, _uses: uses, rings: None, released: false })
-    }
-
-    /// Attaches rings, which get a descriptor of each request from now on.
-    pub(super) fn setup_virt_qp(&mut self, rings: Rings) {
-        self.rings = Some(Box::new(rings));
+        Ok(Qp { inner, _uses: uses, released: false })
     }
 
     /// One more handle of a queue pair; `None` if it has ended.
     pub(super) fn another(inner: &Arc<QpInner>, uses: Uses) -> Option<Qp> {
         let one_more = |handles| (handles > 0).then_some(handles + 1);
         inner.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
-        Some(Qp { inner: Arc::clone(inner), _uses: uses, rings: None, released: false })
+        Some(Qp { inner: Arc::clone(inner), _uses: uses, released: false })
     }
 
     /// The queue pair number.
@@ -247,12 +240,7 @@ impl Qp {
     pub fn start_post(&self) -> Result<PostSend<'_>> {
         self.inner.check().logged("post")?;
         let engine = &self.inner.context.engine;
-        Ok(PostSend {
-            qpn: self.inner.qpn,
-            rings: self.rings.as_deref(),
-            lane: self.inner.lane.lock(),
-            _noted: Noted(engine),
-        })
+        Ok(PostSend { qpn: self.inner.qpn, lane: self.inner.lane.lock(), _noted: Noted(engine) })
     }
 
     /// Joins a multicast group. EINVAL unless the service is UD and `gid` a group, ENOMEM when
@@ -308,7 +296,6 @@ impl Drop for Qp {
 /// Requests posted together; dropping it sends them.
 pub struct PostSend<'a> {
     qpn: Qpn,
-    rings: Option<&'a Rings>,
     lane: LaneGuard<'a>,
     /// Dropped after the lane was given back.
     _noted: Noted<'a>,
@@ -329,11 +316,7 @@ impl PostSend<'_> {
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
         let now = self.lane.now();
-        self.lane.endpoint.post_send(now, self.qpn, wr).logged("post_send")?;
-        if let Some(rings) = self.rings {
-            rings.sent(wr);
-        }
-        Ok(())
+        self.lane.endpoint.post_send(now, self.qpn, wr).logged("post_send")
     }
 
     /// What [`PostSend::post_send`] would say of `wr` once `ahead` other requests are posted.
@@ -354,11 +337,7 @@ impl PostSend<'_> {
     #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<()> {
         let now = self.lane.now();
-        self.lane.endpoint.post_recv(now, self.qpn, wr).logged("post_recv")?;
-        if let Some(rings) = self.rings {
-            rings.awaited(wr);
-        }
-        Ok(())
+        self.lane.endpoint.post_recv(now, self.qpn, wr).logged("post_recv")
     }
 }
 
