@@ -64,13 +64,14 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
     c.max_cqe = int(limits.max_cqe);
     c.max_mr = int(limits.max_mr);
     c.max_pd = int(limits.max_pd);
+    c.max_mw = int(limits.max_mw);
     c.max_qp_rd_atom = limits.max_qp_rd_atom.into();
     c.max_res_rd_atom = int(u32::from(limits.max_qp_rd_atom) * limits.max_qp);
     c.max_qp_init_rd_atom = limits.max_qp_init_rd_atom.into();
     c.atomic_cap = attr.atomic_cap;
     c.max_mcast_grp = int(limits.max_mcast_grp);
     c.max_mcast_qp_attach = int(limits.max_mcast_qp_attach);
-    c.max_total_mcast_qp_attach = int(limits.max_mcast_grp * limits.max_mcast_qp_attach);
+    c.max_total_mcast_qp_attach = int(limits.max_total_mcast_qp_attach);
     c.max_ah = int(limits.max_ah);
     c.max_srq = int(limits.max_srq);
     c.max_srq_wr = int(limits.max_srq_wr);

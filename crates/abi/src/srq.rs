@@ -43,7 +43,6 @@ pub fn create(
     })?;
     let granted = handle.query_srq()?;
     asked.attr.max_wr = granted.max_wr;
-    asked.attr.max_sge = granted.max_sge;
     attr.set(asked);
     let mut c = ibv_srq::zeroed();
     c.context = pd.seen().context;

@@ -6,10 +6,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::faults::FaultSpec;
+use crate::profile::Profile;
 
 /// How a process uses its devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// The device that is imitated.
+    pub profile: Profile,
     /// The most detailed log lines written to stderr; `None` writes none.
     pub log: Option<tracing::Level>,
     /// Where to write a capture of every packet; `%p` stands for the process id.
@@ -43,6 +46,7 @@ impl Default for Config {
     fn default() -> Self {
         let endpoint = irdma_transport::Config::default();
         Config {
+            profile: Profile::Full,
             log: None,
             capture: None,
             faults: None,
@@ -82,6 +86,13 @@ pub const KNOBS: &[Knob] = &[
         value: "LEVEL",
         help: "log to stderr: off, error, warn, info, debug or trace [default: off]",
         parse: |config, text| put(&mut config.log, level(text)),
+    },
+    Knob {
+        variable: "IRDMA_PROFILE",
+        flag: "profile",
+        value: "NAME",
+        help: "imitate the limits of a device: gen2, gen3 or full [default: full]",
+        parse: |config, text| put(&mut config.profile, text.parse()),
     },
     Knob {
         variable: "IRDMA_CAPTURE",
@@ -297,6 +308,7 @@ mod tests {
     fn each_knob_sets_its_field() {
         assert_eq!(with("IRDMA_LOG", "info").unwrap().log, Some(tracing::Level::INFO));
         assert_eq!(with("IRDMA_LOG", "off").unwrap().log, None);
+        assert_eq!(with("IRDMA_PROFILE", "gen3").unwrap().profile, Profile::Gen3);
         assert_eq!(with("IRDMA_CAPTURE", "x-%p").unwrap().capture, Some("x-%p".into()));
         assert_eq!(with("IRDMA_FAULTS", "drop=1%").unwrap().faults, "drop=1%".parse().ok());
         assert_eq!(with("IRDMA_VENDOR_ID", "0x15b3").unwrap().vendor_id, 0x15b3);
@@ -315,6 +327,7 @@ mod tests {
     fn a_bad_value_is_named_with_its_variable_and_a_remedy() {
         let cases = [
             ("IRDMA_LOG", "loud", "use off, error, warn, info, debug or trace"),
+            ("IRDMA_PROFILE", "gen1", "use gen2, gen3 or full"),
             ("IRDMA_FAULTS", "drop", "drop: write it as name=value"),
             ("IRDMA_LINK_LOCAL", "maybe", "use yes or no"),
             ("IRDMA_PART_ID", "0x1ffffffff", "the number is too large"),

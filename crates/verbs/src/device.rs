@@ -10,14 +10,11 @@ use irdma_wire::Gid;
 use crate::config::Config;
 use crate::context::Context;
 use crate::identity;
-use crate::limits::{FULL, Limits};
+use crate::limits::Limits;
 use crate::log::Logged;
 use crate::port::{self, GidTable, PortAttr};
 use crate::process::Process;
-
-/// `IBV_DEVICE_CURR_QP_STATE_MOD`, `PORT_ACTIVE_EVENT`, `SYS_IMAGE_GUID`, `RC_RNR_NAK_GEN` and
-/// the kernel's `BLOCK_MULTICAST_LOOPBACK`.
-const DEVICE_CAP_FLAGS: u32 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 22;
+use crate::profile::Profile;
 
 /// An RDMA device in software, on one network interface.
 #[derive(Clone, Debug)]
@@ -55,8 +52,13 @@ pub struct DeviceAttr {
     pub page_size_cap: u64,
     /// `IBV_DEVICE_*` capability bits.
     pub device_cap_flags: u32,
-    /// Atomics are atomic among all queue pairs of the device (`IBV_ATOMIC_HCA`).
+    /// `enum ibv_atomic_cap`: 0 for no atomics, 1 for atomics that are atomic among all queue
+    /// pairs of the device (`IBV_ATOMIC_HCA`).
     pub atomic_cap: u32,
+    /// Bits of a completion's timestamp; 0 for no timestamps.
+    pub timestamp_mask: u64,
+    /// The clock of timestamps.
+    pub core_clock_khz: u32,
     /// Exponent of the longest delay of an acknowledgement, 4.096 us * 2^n.
     pub local_ca_ack_delay: u8,
 }
@@ -91,7 +93,7 @@ impl Device {
         config: &Config,
     ) -> Device {
         let gids = process.gid_table(&interface.name);
-        gids.update(&interface.addresses, config.link_local, FULL.max_gids);
+        gids.update(&interface.addresses, config.link_local, config.profile.limits().max_gids);
         Device(Arc::new(DeviceInner {
             name: format!("{prefix}_{}", interface.name),
             netdev: interface.name.clone(),
@@ -144,8 +146,10 @@ impl Device {
             hw_ver: 1,
             limits: *self.limits(),
             page_size_cap: 1 << 12 | 1 << 21 | 1 << 30,
-            device_cap_flags: DEVICE_CAP_FLAGS,
-            atomic_cap: 1,
+            device_cap_flags: self.profile().device_cap_flags(),
+            atomic_cap: self.profile().atomic_cap(),
+            timestamp_mask: self.profile().timestamp_mask(),
+            core_clock_khz: 1_000_000,
             local_ca_ack_delay: 15,
         }
     }
@@ -185,8 +189,13 @@ impl Device {
         }
     }
 
+    /// The device that is imitated.
+    pub fn profile(&self) -> Profile {
+        self.0.config.profile
+    }
+
     pub(crate) fn limits(&self) -> &'static Limits {
-        &FULL
+        self.profile().limits()
     }
 
     pub(crate) fn gids(&self) -> &GidTable {
@@ -203,7 +212,7 @@ impl Device {
 
     /// Has the GID table follow `addresses`; tells whether anything changed.
     pub(crate) fn update_gids(&self, addresses: &[netdev::Address]) -> bool {
-        self.0.gids.update(addresses, self.0.config.link_local, FULL.max_gids)
+        self.0.gids.update(addresses, self.0.config.link_local, self.limits().max_gids)
     }
 }
 

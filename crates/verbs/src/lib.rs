@@ -75,6 +75,7 @@ mod limits;
 mod log;
 mod port;
 mod process;
+mod profile;
 mod stats;
 
 pub use channel::{AsyncEvent, AsyncSource, CompChannel, CqEvent, Refused};
@@ -83,9 +84,10 @@ pub use context::Context;
 pub use device::{Device, DeviceAttr};
 pub use faults::{FaultSpec, Side};
 pub use handles::{Ah, AhAttr, Cq, Mr, Pd, PostSend, Qp, QpInitAttr, Srq};
-pub use limits::{FULL, Limits};
+pub use limits::{FULL, GEN2, GEN3, Limits};
 pub use port::{DEFAULT_PKEY, PORT, PortAttr, PortState};
 pub use process::{configure, device_fatal};
+pub use profile::{Features, Profile};
 pub use stats::{HwStats, ProcessStats, processes};
 
 pub use irdma_mem::{Access, Buffer, MrInfo, Sge};

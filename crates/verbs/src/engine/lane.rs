@@ -23,7 +23,7 @@ use super::sockets::{Sockets, Token};
 use super::targets::Targets;
 use super::traffic::{Budget, Traffic};
 use crate::config::Config;
-use crate::limits::FULL;
+use crate::profile::Profile;
 use crate::stats::{self, HwStats};
 
 /// Of so many empty polls in a row one asks the kernel for packets.
@@ -69,6 +69,7 @@ pub(crate) struct LaneInner {
     turn: usize,
     effects: Vec<Effect>,
     now: Instant,
+    profile: Profile,
 }
 
 impl Lane {
@@ -88,8 +89,8 @@ impl Lane {
         let endpoint_config = irdma_transport::Config {
             slot: slot.number(),
             seed,
-            max_qp: FULL.max_qp,
-            max_mcast_grp: FULL.max_mcast_grp,
+            max_qp: config.profile.limits().max_qp,
+            max_mcast_grp: config.profile.limits().max_mcast_grp,
             initial_window: config.initial_window,
             max_window: config.max_window,
             min_timeout_ns: config.min_timeout_ns,
@@ -106,6 +107,7 @@ impl Lane {
             turn: 0,
             effects: Vec::new(),
             now: Instant::ZERO,
+            profile: config.profile,
         };
         Ok(Lane {
             inner: Mutex::new(inner),
@@ -247,7 +249,7 @@ impl LaneInner {
     }
 
     fn receive_messages(&mut self) {
-        let LaneInner { traffic, endpoint, slot, message, now, .. } = self;
+        let LaneInner { traffic, endpoint, slot, message, now, profile, .. } = self;
         let mut budget = Budget::new();
         while !budget.is_spent()
             && let Ok(Some(received)) = slot.recv(message)
@@ -259,7 +261,9 @@ impl LaneInner {
                     traffic.receive_relayed(*now, meta, data, endpoint);
                 }
                 Message::User(request) => {
-                    if let Some(answer) = stats::answer(request, &|| snapshot(endpoint, traffic)) {
+                    if let Some(answer) =
+                        stats::answer(request, &|| snapshot(*profile, endpoint, traffic))
+                    {
                         // Whoever asked has gone, or asks again.
                         let _ = slot.send(received.from, &Message::User(&answer));
                     }
@@ -354,12 +358,12 @@ impl LaneInner {
 
     /// The counters as they are now.
     pub(crate) fn stats(&self) -> HwStats {
-        snapshot(&self.endpoint, &self.traffic)
+        snapshot(self.profile, &self.endpoint, &self.traffic)
     }
 }
 
-fn snapshot(endpoint: &Endpoint, traffic: &Traffic) -> HwStats {
-    HwStats::new(endpoint.stats(), &traffic.counters(), traffic.overflows())
+fn snapshot(profile: Profile, endpoint: &Endpoint, traffic: &Traffic) -> HwStats {
+    HwStats::new(profile, endpoint.stats(), &traffic.counters(), traffic.overflows())
 }
 
 /// Why an address cannot be used.

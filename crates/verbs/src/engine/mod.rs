@@ -40,7 +40,7 @@ pub(crate) use traffic::Counters;
 
 use crate::config::Config;
 use crate::device::Device;
-use crate::limits::{FULL, Quota};
+use crate::limits::Quota;
 use crate::port::PORT;
 use crate::stats::HwStats;
 use handoff::HandOff;
@@ -73,12 +73,13 @@ impl Engine {
             None => clock::seed().map_err(|error| system_error("no random seed", &error))?,
         };
         let mut rng = Rng::new(seed);
+        let limits = config.profile.limits();
         Ok(Arc::new(Engine {
-            mem: Arc::new(MemTable::new(rng.next_u64(), FULL.max_mr)),
-            pds: PdTable::new(FULL.max_pd),
-            cqs: Quota::new("completion queues", FULL.max_cq),
-            srqs: Quota::new("shared receive queues", FULL.max_srq),
-            ahs: Quota::new("address handles", FULL.max_ah),
+            mem: Arc::new(MemTable::new(rng.next_u64(), limits.max_mr)),
+            pds: PdTable::new(limits.max_pd),
+            cqs: Quota::new("completion queues", limits.max_cq),
+            srqs: Quota::new("shared receive queues", limits.max_srq),
+            ahs: Quota::new("address handles", limits.max_ah),
             targets: Arc::default(),
             hand_off: Arc::new(HandOff::new(config.stand_back_ns)),
             config,
@@ -259,7 +260,7 @@ impl Engine {
     pub(crate) fn get_hw_stats(&self) -> HwStats {
         match self.lane.get().filter(|_| self.check_fork().is_ok()) {
             Some(lane) => lane.lock().stats(),
-            None => HwStats::alloc_hw_port_stats(),
+            None => HwStats::alloc_hw_port_stats(self.config.profile),
         }
     }
 }

@@ -46,12 +46,11 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<Mr> {
-        check_mapped(addr as u64, len, access)
+        self.check_len(len)
+            .and_then(|()| check_mapped(addr as u64, len, access))
             .and_then(|()| {
                 // SAFETY: our caller makes the same promise.
-                self.register(len, |mem, pd| unsafe {
-                    mem.reg_user_mr(pd, addr, len, iova, access)
-                })
+                self.register(|mem, pd| unsafe { mem.reg_user_mr(pd, addr, len, iova, access) })
             })
             .logged("reg_user_mr")
     }
@@ -66,24 +65,26 @@ impl Pd {
         access: Access,
     ) -> Result<Mr> {
         let iova = buffer.addr() + range.start as u64;
-        let len = range.len() as u64;
-        self.register(len, |mem, pd| mem.reg_phys_mr(pd, buffer, range, iova, access))
+        self.register(|mem, pd| mem.reg_phys_mr(pd, buffer, range, iova, access))
             .logged("reg_buffer")
     }
 
-    fn register(
-        &self,
-        len: u64,
-        register: impl FnOnce(&MemTable, PdId) -> std::result::Result<MrInfo, MemError>,
-    ) -> Result<Mr> {
-        let context = &self.0.context;
-        context.check()?;
-        let max = context.device.limits().max_mr_size;
+    fn check_len(&self, len: u64) -> Result<()> {
+        let max = self.0.context.device.limits().max_mr_size;
         if len > max {
             return Err(VerbsError::invalid(format!(
                 "region of {len} bytes: above max_mr_size {max}"
             )));
         }
+        Ok(())
+    }
+
+    fn register(
+        &self,
+        register: impl FnOnce(&MemTable, PdId) -> std::result::Result<MrInfo, MemError>,
+    ) -> Result<Mr> {
+        let context = &self.0.context;
+        context.check()?;
         let pd = Use::of(&self.0)?;
         let info = register(&context.engine.mem, pd.id).map_err(verbs_error)?;
         let registered = AtomicBool::new(true);

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use irdma_mem::Access;
 use irdma_transport as transport;
 use irdma_transport::{
     AttrMask, QpAttr, QpCap, QpState, QpType, RecvWr, Result, SendWr, VerbsError,
@@ -14,9 +15,9 @@ use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
 use crate::engine::{Engine, Lane, LaneGuard};
 use crate::life::{Alive, Life, Unacked, Use};
-use crate::limits::Limits;
 use crate::log::Logged;
 use crate::port::PORT;
+use crate::profile::{Features, Profile, at_most};
 
 /// A queue pair.
 #[derive(Debug)]
@@ -75,8 +76,10 @@ impl Alive for QpInner {
 }
 
 impl Pd {
-    /// Makes a queue pair in RESET. EINVAL for sizes above the limits or objects of another
-    /// context, ENOMEM at the device's limit.
+    /// Makes a queue pair in RESET; profiles of hardware grant larger queues than were asked.
+    ///
+    /// EOPNOTSUPP for a flag or service that the profile does not offer, EINVAL for sizes above the
+    /// limits or objects of another context, EOVERFLOW at the device's limit.
     pub fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Qp> {
         self.try_create_qp(attr).logged("create_qp")
     }
@@ -84,7 +87,7 @@ impl Pd {
     fn try_create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Qp> {
         let context = &self.0.context;
         let pd = self.0.transport()?;
-        check_cap(&attr.cap, attr.srq.is_some(), context.device.limits())?;
+        let cap = check_shape(context.device.profile(), attr)?;
         check_context(context, &attr.send_cq.inner.context, "send_cq")?;
         check_context(context, &attr.recv_cq.inner.context, "recv_cq")?;
         if let Some(srq) = attr.srq {
@@ -98,7 +101,7 @@ impl Pd {
             send_cq: Arc::clone(&cqs[0].cq),
             recv_cq: Arc::clone(&cqs[1].cq),
             srq: srq.as_ref().map(|srq| Arc::clone(&srq.srq)),
-            cap: attr.cap,
+            cap,
             sq_sig_all: attr.sq_sig_all,
             block_self_mcast: attr.block_self_mcast,
         };
@@ -122,28 +125,21 @@ impl Pd {
     }
 }
 
+/// Flags, then sizes, then the service, as the driver does; returns the granted sizes.
+fn check_shape(profile: Profile, attr: &QpInitAttr<'_>) -> Result<QpCap> {
+    if attr.block_self_mcast {
+        profile.check(Features::CREATE_FLAGS)?;
+    }
+    profile.check_cap(&attr.cap, attr.srq.is_some())?;
+    profile.check_service(attr.qp_type)?;
+    profile.setup_kmode_qp(&attr.cap, attr.srq.is_some())
+}
+
 fn check_context(ours: &Arc<ContextInner>, theirs: &Arc<ContextInner>, what: &str) -> Result<()> {
     if !Arc::ptr_eq(ours, theirs) {
         return Err(VerbsError::invalid(format!("{what} belongs to another context")));
     }
     Ok(())
-}
-
-fn check_cap(cap: &QpCap, has_srq: bool, limits: &Limits) -> Result<()> {
-    let checks = [
-        ("max_send_wr", cap.max_send_wr, limits.max_qp_wr),
-        ("max_send_sge", cap.max_send_sge, limits.max_send_sge),
-        ("max_inline_data", cap.max_inline_data, limits.max_inline_data),
-        ("max_recv_wr", cap.max_recv_wr, limits.max_qp_wr),
-        ("max_recv_sge", cap.max_recv_sge, limits.max_recv_sge),
-    ];
-    let own = if has_srq { &checks[..3] } else { &checks[..] };
-    match own.iter().find(|(_, asked, max)| asked > max) {
-        Some((what, asked, max)) => {
-            Err(VerbsError::invalid(format!("{what} {asked}: the device has at most {max}")))
-        }
-        None => Ok(()),
-    }
 }
 
 impl Qp {
@@ -162,7 +158,7 @@ impl Qp {
     /// EINVAL for what the transition table or the device does not allow; nothing has changed
     /// then. EADDRINUSE where another user or the kernel's own driver holds the address.
     pub fn modify_qp(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        self.inner.modify(attr, mask).logged("modify_qp")
+        self.inner.modify_qp_roce(attr, mask).logged("modify_qp")
     }
 
     /// Attributes and sizes as they are now.
@@ -194,7 +190,8 @@ impl Qp {
     pub fn start_post(&self) -> Result<PostSend<'_>> {
         self.inner.check().logged("post")?;
         let engine = &self.inner.context.engine;
-        Ok(PostSend { qpn: self.inner.qpn, lane: self.inner.lane.lock(), _noted: Noted(engine) })
+        let qp = &*self.inner;
+        Ok(PostSend { qpn: qp.qpn, qp, lane: qp.lane.lock(), _noted: Noted(engine) })
     }
 
     /// Joins a multicast group. EINVAL unless the service is UD and `gid` a group, ENOMEM when
@@ -237,6 +234,7 @@ impl Drop for Qp {
 /// Requests posted together; dropping it sends them.
 pub struct PostSend<'a> {
     qpn: Qpn,
+    qp: &'a QpInner,
     lane: LaneGuard<'a>,
     /// Dropped after the lane was given back.
     _noted: Noted<'a>,
@@ -256,6 +254,9 @@ impl PostSend<'_> {
     /// See [`Qp::post_send`].
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
+        if wr.op.is_atomic() {
+            self.check_atomics(wr).logged("post_send")?;
+        }
         let now = self.lane.now();
         self.lane.endpoint.post_send(now, self.qpn, wr).logged("post_send")
     }
@@ -268,6 +269,17 @@ impl PostSend<'_> {
     }
 }
 
+impl PostSend<'_> {
+    /// EINVAL where the profile offers no atomics (seed row 57).
+    fn check_atomics(&self, wr: &SendWr<'_>) -> Result<()> {
+        let profile = self.qp.context.device.profile();
+        if profile.features().contains(Features::ATOMICS) {
+            return Ok(());
+        }
+        Err(VerbsError::invalid(format!("{:?}: profile {profile} offers no atomics", wr.op)))
+    }
+}
+
 impl QpInner {
     #[inline]
     fn check(&self) -> Result<()> {
@@ -275,11 +287,16 @@ impl QpInner {
         self.life.check(Self::WHAT)
     }
 
-    fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+    /// The RoCE rules: the transition table, and what the device has to say before it.
+    fn modify_qp_roce(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         self.check()?;
         let context = &self.context;
         let mut attr = *attr;
         self.check_values(&attr, mask)?;
+        if !context.device.profile().features().contains(Features::ATOMICS) {
+            // As the driver: the flag is taken and gives no right.
+            attr.access -= Access::REMOTE_ATOMIC;
+        }
         if mask.contains(AttrMask::AV) {
             attr.av = context.resolve(&ah_attr(&attr, mask))?;
             context.engine.open_address(&context.device, attr.av.src())?;
@@ -300,10 +317,12 @@ impl QpInner {
         let context = &self.context;
         let limits = context.device.limits();
         if mask.contains(AttrMask::MAX_QP_RD_ATOMIC) {
-            check_rd_atomic("max_rd_atomic", attr.max_rd_atomic, limits.max_qp_init_rd_atom)?;
+            let most = limits.max_qp_init_rd_atom;
+            at_most("max_rd_atomic", attr.max_rd_atomic.into(), most.into())?;
         }
         if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
-            check_rd_atomic("max_dest_rd_atomic", attr.max_dest_rd_atomic, limits.max_qp_rd_atom)?;
+            let most = limits.max_qp_rd_atom;
+            at_most("max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), most.into())?;
         }
         if mask.contains(AttrMask::PATH_MTU) {
             let active = context.device.query_port(PORT)?.active_mtu;
@@ -399,13 +418,6 @@ impl Subject for QpInner {
     fn is_alive(&self) -> bool {
         self.life.is_alive()
     }
-}
-
-fn check_rd_atomic(what: &str, asked: u8, max: u8) -> Result<()> {
-    if asked > max {
-        return Err(VerbsError::invalid(format!("{what} {asked}: the device has at most {max}")));
-    }
-    Ok(())
 }
 
 fn ah_attr(attr: &QpAttr, mask: AttrMask) -> AhAttr {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use irdma_transport as transport;
-use irdma_transport::{RecvWr, Result, SrqAttr, VerbsError};
+use irdma_transport::{RecvWr, Result, SrqAttr};
 
 use super::{Pd, PdInner};
 use crate::channel::{AsyncSource, Refused, Subject};
@@ -12,6 +12,7 @@ use crate::context::ContextInner;
 use crate::life::{Alive, Life, Unacked, Use};
 use crate::limits::Place;
 use crate::log::Logged;
+use crate::profile::{Features, at_most};
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -39,9 +40,10 @@ impl Alive for SrqInner {
 }
 
 impl Pd {
-    /// Makes a shared receive queue; `attr.srq_limit` is ignored.
+    /// Makes a shared receive queue; `attr.srq_limit` is ignored. Profiles of hardware grant more
+    /// than was asked, see [`Srq::query_srq`].
     ///
-    /// EINVAL for sizes of 0 or above the limits.
+    /// EOPNOTSUPP where the profile has none, EINVAL for sizes of 0 or above the limits.
     pub fn create_srq(&self, attr: SrqAttr) -> Result<Srq> {
         self.try_create_srq(attr).logged("create_srq")
     }
@@ -49,9 +51,9 @@ impl Pd {
     fn try_create_srq(&self, attr: SrqAttr) -> Result<Srq> {
         let context = &self.0.context;
         let transport_pd = self.0.transport()?;
-        let limits = context.device.limits();
-        check_max("max_wr", attr.max_wr, limits.max_srq_wr)?;
-        check_max("max_sge", attr.max_sge, limits.max_srq_sge)?;
+        let profile = context.device.profile();
+        profile.check(Features::SRQ)?;
+        let attr = profile.size_srq(&attr)?;
         let pd = Use::of(&self.0)?;
         let place = context.engine.srqs.take()?;
         let token = context.engine.next_token();
@@ -67,13 +69,6 @@ impl Pd {
     }
 }
 
-fn check_max(what: &str, asked: u32, max: u32) -> Result<()> {
-    if asked > max {
-        return Err(VerbsError::invalid(format!("{what} {asked}: the device has at most {max}")));
-    }
-    Ok(())
-}
-
 impl Srq {
     /// Sizes and the armed limit.
     pub fn query_srq(&self) -> Result<SrqAttr> {
@@ -81,9 +76,10 @@ impl Srq {
         Ok(self.inner.srq.query_srq())
     }
 
-    /// Arms the low-water mark: one event when fewer requests wait. EINVAL above the size.
+    /// Arms the low-water mark: one event when fewer requests wait. EINVAL above the size; profiles
+    /// of hardware cut it to 4095.
     pub fn modify_srq(&self, srq_limit: u32) -> Result<()> {
-        self.inner.check().and_then(|()| self.inner.srq.modify_srq(srq_limit)).logged("modify_srq")
+        self.inner.modify(srq_limit).logged("modify_srq")
     }
 
     /// Adds a receive request. EINVAL with too many elements, ENOMEM when full.
@@ -115,6 +111,13 @@ impl SrqInner {
     fn check(&self) -> Result<()> {
         self.context.engine.check_fork()?;
         self.life.check(Self::WHAT)
+    }
+
+    fn modify(&self, srq_limit: u32) -> Result<()> {
+        self.check()?;
+        let max_wr = self.srq.query_srq().max_wr;
+        at_most("srq_limit", srq_limit, max_wr)?;
+        self.srq.modify_srq(self.context.device.profile().srq_limit(srq_limit))
     }
 
     fn destroy(&self) -> Result<()> {
