@@ -10,7 +10,9 @@ use std::time::Duration;
 use irdma_transport::{EventKind, Result};
 use irdma_wire::{Gid, Qpn};
 
-use crate::channel::{AsyncEvent, CompChannel, EventQueue, Target, Waiting};
+use crate::channel::{
+    AsyncEvent, CompChannel, CompChannelInner, EventQueue, Target, Waiting, removed,
+};
 use crate::device::{Device, DeviceAttr};
 use crate::engine::Engine;
 use crate::handles::{Cq, MrInner, Pd, QpInner};
@@ -32,6 +34,8 @@ pub(crate) struct ContextInner {
     life: Life,
     /// Listens on all addresses of the device, those to come among them.
     listens: AtomicBool,
+    /// The device is gone: only destroying goes on.
+    removed: AtomicBool,
     open: Mutex<Open>,
     seen: Mutex<Seen>,
 }
@@ -43,9 +47,10 @@ struct Seen {
     addresses: Vec<IpAddr>,
 }
 
-/// What closing the context has to end.
+/// What closing the context, or losing the device, has to end.
 #[derive(Debug, Default)]
 struct Open {
+    channels: Vec<Weak<CompChannelInner>>,
     qps: HashMap<Qpn, Weak<QpInner>>,
     mrs: HashMap<u32, Weak<MrInner>>,
 }
@@ -59,9 +64,9 @@ impl Alive for ContextInner {
 }
 
 impl Context {
-    /// Opens `device`; starts neither thread nor socket.
+    /// Opens `device`; starts neither thread nor socket. ENODEV for one that was removed.
     pub(crate) fn alloc_ucontext(device: &Device) -> Result<Context> {
-        let state = device.query_port(PORT).logged("open_device")?.state;
+        let state = device.open_port().logged("open_device")?.state;
         let events = EventQueue::new().logged("open_device")?;
         let engine = Process::current().open_engine().logged("open_device")?;
         let inner = Arc::new(ContextInner {
@@ -70,6 +75,7 @@ impl Context {
             events,
             life: Life::default(),
             listens: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
             open: Mutex::default(),
             seen: Mutex::new(Seen { state, addresses: device.gids().addresses() }),
         });
@@ -80,7 +86,7 @@ impl Context {
     /// Closes the device. Queue pairs and regions that are still there end with it; their
     /// handles answer EINVAL from now on.
     pub fn dealloc_ucontext(self) {
-        self.0.disassociate_ucontext();
+        self.0.close();
     }
 
     /// The device.
@@ -146,7 +152,7 @@ impl Context {
     /// Waits for the next asynchronous event (`ibv_get_async_event(3)`).
     ///
     /// EAGAIN if the descriptor is non-blocking and none waits, EINTR for a signal whose handler
-    /// was installed without `SA_RESTART`.
+    /// was installed without `SA_RESTART`, EIO after `DeviceFatal` of a device that is gone.
     pub fn get_async_event(&self) -> Result<AsyncEvent> {
         loop {
             if let Some(event) = self.get_async_event_within(Duration::MAX)? {
@@ -169,10 +175,28 @@ impl Context {
 }
 
 impl ContextInner {
-    /// EIO in a forked child, EINVAL once the context is closed.
+    /// EIO in a forked child and on a device that is gone, EINVAL once the context is closed.
     pub(crate) fn check(&self) -> Result<()> {
-        self.engine.check_fork()?;
+        self.check_device()?;
         self.life.check(ContextInner::WHAT)
+    }
+
+    /// EIO in a forked child, or if the device is gone.
+    #[inline]
+    pub(crate) fn check_device(&self) -> Result<()> {
+        self.engine.check_fork()?;
+        if self.is_removed() { Err(removed()) } else { Ok(()) }
+    }
+
+    #[inline]
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn add_channel(&self, channel: &Arc<CompChannelInner>) {
+        let channels = &mut self.open().channels;
+        channels.retain(|channel| channel.strong_count() > 0);
+        channels.push(Arc::downgrade(channel));
     }
 
     /// Queues an event for the program.
@@ -222,14 +246,42 @@ impl ContextInner {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts the program off: nothing of this context is reachable from the network afterwards.
-    pub(crate) fn disassociate_ucontext(&self) {
+    /// The device is gone: tells the program, then cuts it off.
+    pub(crate) fn device_removed(&self) {
+        if !self.life.is_alive() || self.is_removed() {
+            return;
+        }
+        let before = std::mem::replace(&mut self.seen().state, PortState::Down);
+        if before != PortState::Down {
+            self.notify(port_ibevent(PortState::Down), Target::Port(PORT));
+        }
+        self.notify(EventKind::DeviceFatal, Target::Device);
+        self.disassociate_ucontext();
+    }
+
+    /// Cuts the program off from a device that is gone: requests are flushed, memory can no more be
+    /// reached, calls answer EIO, and whoever waits for an event comes back. What the program
+    /// made stays valid until it destroys it.
+    fn disassociate_ucontext(&self) {
+        if self.engine.check_fork().is_err() || self.removed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (qps, mrs, channels) = self.open().all();
+        qps.iter().for_each(|qp| qp.flush());
+        mrs.iter().for_each(|mr| mr.cut());
+        channels.iter().for_each(|channel| channel.queue.close());
+        self.events.close();
+    }
+
+    /// Ends everything that is still there: nothing of this context is reachable from the network
+    /// afterwards.
+    fn close(&self) {
         if !self.life.cut() || self.engine.check_fork().is_err() {
             return;
         }
-        let open = std::mem::take(&mut *self.open());
-        open.qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.cut());
-        open.mrs.values().filter_map(Weak::upgrade).for_each(|mr| mr.cut());
+        let (qps, mrs, _) = self.open().all();
+        qps.iter().for_each(|qp| qp.cut());
+        mrs.iter().for_each(|mr| mr.cut());
         Process::current().close_engine(&self.engine);
     }
 
@@ -238,8 +290,21 @@ impl ContextInner {
     }
 }
 
+type Objects = (Vec<Arc<QpInner>>, Vec<Arc<MrInner>>, Vec<Arc<CompChannelInner>>);
+
+impl Open {
+    /// The objects, to be dealt with without the lock.
+    fn all(&self) -> Objects {
+        (
+            self.qps.values().filter_map(Weak::upgrade).collect(),
+            self.mrs.values().filter_map(Weak::upgrade).collect(),
+            self.channels.iter().filter_map(Weak::upgrade).collect(),
+        )
+    }
+}
+
 impl Drop for ContextInner {
     fn drop(&mut self) {
-        self.disassociate_ucontext();
+        self.close();
     }
 }

@@ -9,6 +9,7 @@ use irdma_wire::Gid;
 
 use crate::config::Config;
 use crate::context::Context;
+use crate::engine::Engine;
 use crate::identity;
 use crate::limits::Limits;
 use crate::log::Logged;
@@ -73,10 +74,12 @@ impl Device {
         let config = process.config()?;
         let mut interfaces = interfaces().logged("get_device_list")?;
         interfaces.retain(|interface| is_usable(interface, config));
+        let unregistered = process.unregistered().clone();
         interfaces.sort_by_key(|interface| (place(interface, config), interface.index));
         Ok(interfaces
             .iter()
             .map(|interface| Device::init_roce_device(process, interface, config))
+            .filter(|device| !unregistered.contains(device.name()))
             .collect())
     }
 
@@ -130,7 +133,60 @@ impl Device {
         &self.0.config.node_desc
     }
 
-    /// Opens the device.
+    /// Takes the device away from this process, as when a card is pulled: every open context hears
+    /// of `PortErr` and `DeviceFatal` and is cut off, and the device is no more in the list.
+    ///
+    /// Calls on those contexts answer EIO from now on, except those that destroy.
+    pub fn ib_unregister_device(&self) {
+        let process = Process::current();
+        process.unregistered().insert(self.name().into());
+        let contexts = process.contexts();
+        contexts
+            .iter()
+            .filter(|context| context.device.name() == self.name())
+            .for_each(|context| context.device_removed());
+    }
+
+    /// Gives back a device that was taken away; it must be opened anew.
+    ///
+    /// EBUSY if it is in the list, ENODEV if its interface is gone, and what keeps its addresses
+    /// from being used: EADDRINUSE where others hold them.
+    pub fn ib_register_device(&self) -> Result<()> {
+        self.try_register().logged("ib_register_device")
+    }
+
+    fn try_register(&self) -> Result<()> {
+        let process = Process::current();
+        if !process.unregistered().contains(self.name()) {
+            return Err(VerbsError::busy(format!("{} is registered already", self.name())));
+        }
+        self.port()?;
+        let engine = process.open_engine()?;
+        let opened = engine.open_device(self);
+        process.close_engine(&engine);
+        opened?;
+        process.unregistered().remove(self.name());
+        Ok(())
+    }
+
+    /// The port of a device that can be opened; ENODEV if it was taken away.
+    pub(crate) fn open_port(&self) -> Result<PortAttr> {
+        if Process::current().unregistered().contains(self.name()) {
+            return Err(self.no_device("was unregistered"));
+        }
+        self.port()
+    }
+
+    fn port(&self) -> Result<PortAttr> {
+        self.find_port()?.ok_or_else(|| self.no_device("lost its interface"))
+    }
+
+    fn no_device(&self, why: &str) -> VerbsError {
+        let text = format!("{} {why}; list the devices anew", self.name());
+        VerbsError::new(ErrorKind::NoDevice, text)
+    }
+
+    /// Opens the device. ENODEV if it is gone.
     pub fn open(&self) -> Result<Context> {
         Context::alloc_ucontext(self)
     }
@@ -159,6 +215,12 @@ impl Device {
         port::check_port(port).logged("query_port")?;
         let interface = self.refresh()?;
         Ok(port::query_port(interface.as_ref(), self.0.gids.len()))
+    }
+
+    /// As [`Device::query_port`]; `None` if the interface is gone, or another has its name.
+    pub(crate) fn find_port(&self) -> Result<Option<PortAttr>> {
+        let found = self.refresh()?.filter(|interface| interface.index == self.0.index);
+        Ok(found.map(|interface| port::query_port(Some(&interface), self.0.gids.len())))
     }
 
     /// The GID at `index` of port 1, zeros where an address was removed. EINVAL past the table.
@@ -214,6 +276,11 @@ impl Device {
     pub(crate) fn update_gids(&self, addresses: &[netdev::Address]) -> bool {
         self.0.gids.update(addresses, self.0.config.link_local, self.limits().max_gids)
     }
+}
+
+/// Ends what devices share, once the last context is closed: the thread, then the sockets.
+pub(crate) fn ib_dealloc_device(engine: &Engine) {
+    engine.stop();
 }
 
 fn interfaces() -> Result<Vec<Interface>> {

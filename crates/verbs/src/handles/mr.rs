@@ -146,6 +146,9 @@ impl MrInner {
         let context = &self.context;
         context.engine.check_fork()?;
         if !self.registered.swap(false, Ordering::AcqRel) {
+            if context.is_removed() {
+                return Ok(());
+            }
             return Err(VerbsError::invalid("the region was deregistered with its context"));
         }
         context.remove_mr(self.info.lkey);

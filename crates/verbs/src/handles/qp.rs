@@ -283,7 +283,7 @@ impl PostSend<'_> {
 impl QpInner {
     #[inline]
     fn check(&self) -> Result<()> {
-        self.context.engine.check_fork()?;
+        self.context.check_device()?;
         self.life.check(Self::WHAT)
     }
 
@@ -370,7 +370,8 @@ impl QpInner {
     }
 
     fn destroy(&self) -> Result<()> {
-        self.check()?;
+        self.context.engine.check_fork()?;
+        self.life.check(Self::WHAT)?;
         self.lane.lock().endpoint.destroy_qp(self.qpn)?;
         self.gone.store(true, Ordering::Release);
         self.life.cut();
@@ -385,16 +386,28 @@ impl QpInner {
         if self.context.engine.check_fork().is_err() || self.gone.swap(true, Ordering::AcqRel) {
             return;
         }
-        let ifindex = self.context.device.netdev_index();
-        let groups = std::mem::take(&mut *self.groups());
         let mut lane = self.lane.lock();
-        for (gid, lid) in groups {
-            // Only fails for what is detached already.
-            let _ = lane.endpoint.detach_mcast(self.qpn, &gid, lid, ifindex);
-        }
+        self.leave_groups(&mut lane);
         let _ = lane.endpoint.destroy_qp(self.qpn);
         drop(lane);
         self.forget();
+    }
+
+    /// The device is gone: what was posted is flushed, the queue pair is left to be destroyed.
+    pub(crate) fn flush(&self) {
+        let mut lane = self.lane.lock();
+        self.leave_groups(&mut lane);
+        let (now, attr) = (lane.now(), QpAttr { state: QpState::Err, ..QpAttr::default() });
+        // A queue pair that never left RESET has nothing on its way, and stays there.
+        let _ = lane.endpoint.modify_qp(now, self.qpn, &attr, AttrMask::STATE);
+    }
+
+    fn leave_groups(&self, lane: &mut LaneGuard<'_>) {
+        let ifindex = self.context.device.netdev_index();
+        for (gid, lid) in std::mem::take(&mut *self.groups()) {
+            // Only fails for what is detached already.
+            let _ = lane.endpoint.detach_mcast(self.qpn, &gid, lid, ifindex);
+        }
     }
 
     /// Takes the queue pair out of the tables that name it, and its waiting events with it.

@@ -109,7 +109,7 @@ impl Srq {
 
 impl SrqInner {
     fn check(&self) -> Result<()> {
-        self.context.engine.check_fork()?;
+        self.context.check_device()?;
         self.life.check(Self::WHAT)
     }
 
