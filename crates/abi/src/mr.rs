@@ -101,7 +101,10 @@ fn register(
 pub fn dereg(mr: Owned<Mr>) -> Result<(), Errno> {
     let handle = mr.get().lock().handle.take();
     let handle = handle.ok_or_else(|| refuse("ibv_dereg_mr", libc::EINVAL, "done before"))?;
-    handle.dereg_mr()?;
+    if let Err(refused) = handle.dereg_mr() {
+        mr.get().lock().handle = Some(refused.handle);
+        return Err(refused.error.into());
+    }
     drop(mr.take());
     Ok(())
 }
@@ -165,7 +168,7 @@ impl Mr {
 
 impl Registration {
     fn info(&self) -> Result<MrInfo, Errno> {
-        let handle = self.handle.as_ref().map(irdma::Mr::info);
-        handle.copied().ok_or_else(|| refuse("ibv_rereg_mr", libc::EINVAL, "deregistered"))
+        let info = self.handle.as_ref().map(irdma::Mr::info);
+        info.ok_or_else(|| refuse("ibv_rereg_mr", libc::EINVAL, "deregistered"))
     }
 }

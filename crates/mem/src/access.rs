@@ -34,7 +34,7 @@ bitflags! {
 bitflags! {
     /// Rights of a region, with the numbers that the hardware's region context uses.
     ///
-    /// The atomic right is a separate bit there; its number here is ours.
+    /// The atomic and flush rights are separate there; their numbers here are ours.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Rights: u32 {
         /// The owner may read; every region has it.
@@ -51,5 +51,9 @@ bitflags! {
         const ZERO_BASED = 0x20;
         /// The peer may run atomic operations.
         const REMOTE_ATOMIC = 0x40;
+        /// The peer may flush to global visibility.
+        const FLUSH_GLOBAL = 0x80;
+        /// The peer may flush to persistence.
+        const FLUSH_PERSISTENT = 0x100;
     }
 }

@@ -15,6 +15,12 @@ pub struct Buffer {
     len: usize,
 }
 
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({:#x}+{})", self.addr(), self.len)
+    }
+}
+
 impl Buffer {
     /// `len` bytes of zeros.
     pub fn zeroed(len: usize) -> Self {

@@ -31,17 +31,25 @@
 mod access;
 mod buffer;
 mod error;
+mod fast;
 mod mr;
+mod mw;
+mod pbl;
 #[allow(unsafe_code)]
 mod region;
 mod sgl;
+mod slot;
 mod stag;
 mod table;
 
 pub use access::{Access, Rights};
 pub use buffer::Buffer;
-pub use error::{GrantError, InvalidateError, MemError};
-pub use mr::{MrInfo, get_mr_access};
+pub use error::{BindError, GrantError, InvalidateError, MemError};
+pub use fast::{MAX_FAST_REG_PAGES, Piece};
+pub use mr::{MrInfo, Rereg, get_mr_access};
+pub use mw::{MwBind, MwType};
+pub use pbl::check_mem_contiguous;
 pub use region::Grant;
 pub use sgl::{Sge, SglError, gather, scatter, total_len};
+pub use slot::Probe;
 pub use table::{MemTable, PdId};

@@ -1,20 +1,25 @@
 //! The only file that touches registered memory; all `unsafe` of the data path is here.
 //!
-//! Invariant: while a [`Slot`] has a key, or a [`Grant`] on it exists, the memory of its region
-//! is mapped. [`Region::new`] is the promise, [`Slot::retire`] ends it.
+//! Invariant: while an entry of the table has a key, or a [`Grant`] on it exists, the memory of its
+//! region is mapped. [`Region::new`] and [`MemTable::map_mr_sg`] are the promise, deregistration
+//! ends it. Where pages may go meanwhile, each access asks the [`crate::Probe`] first.
 //!
 //! Order of writes: whoever sees the last byte of a write sees all of it. The body is copied
 //! first; the largest aligned power of two of bytes that ends the range, at most 8, is then
 //! stored at once with release order. An aligned write of 2, 4 or 8 bytes is that one store.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU8, AtomicU16, AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Release},
 };
-use std::sync::{Condvar, Mutex, PoisonError};
 
-use crate::{Access, Buffer, GrantError, MemError, MemTable, MrInfo, PdId, Rights, get_mr_access};
+use crate::fast::{Piece, map_pieces};
+use crate::mr::Rereg;
+use crate::pbl::PageList;
+use crate::slot::{Pin, Shape};
+use crate::{Access, Buffer, MemError, MemTable, MrInfo, PdId};
 
 /// Memory that is promised to stay mapped.
 pub(crate) struct Region {
@@ -26,7 +31,7 @@ impl Region {
     /// # Safety
     /// The range stays mapped, writable if it is registered with a writable access, until its
     /// key is retired.
-    unsafe fn new(addr: usize, len: u64) -> Result<Self, MemError> {
+    pub(crate) unsafe fn new(addr: usize, len: u64) -> Result<Self, MemError> {
         let wraps = addr.checked_add(len as usize).is_none() || len > isize::MAX as u64;
         if len == 0 || wraps {
             return Err(MemError::InvalidLength { addr: addr as u64, len });
@@ -78,152 +83,65 @@ impl MemTable {
     ) -> Result<MrInfo, MemError> {
         // SAFETY: our caller makes the same promise.
         let region = unsafe { Region::new(addr, len) }?;
-        self.register(pd, region, iova, access, None)
-    }
-}
-
-/// One entry of the key table, on a cache line of its own.
-///
-/// `state` is the key in its high half (0: none) and the number of pins in its low half, so
-/// that one atomic addition both pins the entry and tells whether the key is the right one.
-#[derive(Default)]
-#[repr(align(64))]
-pub(crate) struct Slot {
-    state: AtomicU64,
-    addr: AtomicU64,
-    len: AtomicU64,
-    iova: AtomicU64,
-    pd: AtomicU32,
-    access: AtomicU32,
-    rights: AtomicU32,
-}
-
-const PIN: u64 = 1;
-const KEY_SHIFT: u32 = 32;
-const PIN_MASK: u64 = (1 << KEY_SHIFT) - 1;
-
-impl Slot {
-    /// Makes a key valid for a region.
-    pub(crate) fn publish(&self, key: u32, pd: PdId, region: Region, iova: u64, access: Access) {
-        self.addr.store(region.addr as u64, Relaxed);
-        self.len.store(region.len, Relaxed);
-        self.iova.store(iova, Relaxed);
-        self.pd.store(pd.0, Relaxed);
-        self.access.store(access.bits(), Relaxed);
-        self.rights.store(get_mr_access(access).bits(), Relaxed);
-        // Added, not stored: a late user of an old key may have the entry pinned for a moment.
-        self.state.fetch_add(u64::from(key) << KEY_SHIFT, Release);
+        let odp = access.contains(Access::ON_DEMAND);
+        let shape = if odp { Shape::PROBED } else { Shape::empty() };
+        self.register(pd, &region, iova, access, shape, None)
     }
 
-    /// Makes the key invalid and waits until no grant is out; false if the key is not valid.
-    pub(crate) fn retire(&self, key: u32) -> bool {
-        let clear = |state: u64| ((state >> KEY_SHIFT) as u32 == key).then_some(state & PIN_MASK);
-        if self.state.fetch_update(AcqRel, Relaxed, clear).is_err() {
-            return false;
-        }
-        self.wait_until_free();
-        true
+    /// Changes a registration under its key (`ibv_rereg_mr(3)`); what `change` leaves out stays.
+    ///
+    /// Users of the key see the old or the new registration, never none: this waits until no
+    /// [`Grant`] is out.
+    ///
+    /// # Errors
+    /// See [`MemError`]; [`MemError::Busy`] while windows are bound, [`MemError::WrongKind`] for
+    /// what [`MemTable::reg_user_mr`] and [`MemTable::reg_phys_mr`] did not make. Nothing has
+    /// changed then.
+    ///
+    /// # Safety
+    /// As [`MemTable::reg_user_mr`], for the registration as it is afterwards.
+    pub unsafe fn rereg_user_mr(&self, key: u32, change: &Rereg) -> Result<MrInfo, MemError> {
+        let region = change.translation.map(|(addr, len, _)| {
+            // SAFETY: our caller makes the same promise.
+            unsafe { Region::new(addr, len) }
+        });
+        self.rereg(key, change, region.transpose()?)
     }
 
-    /// Looks for a moment before it sleeps, because copies are short.
-    fn wait_until_free(&self) {
-        let is_held = || self.state.load(Acquire) != 0;
-        if (0..100).all(|_| is_held()) {
-            let guard = LAST_PIN.0.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(LAST_PIN.1.wait_while(guard, |()| is_held()));
-        }
-    }
-
-    /// What is registered under `key`.
-    pub(crate) fn info(&self, key: u32) -> Option<MrInfo> {
-        let _pin = self.pin(key)?;
-        Some(MrInfo {
-            lkey: key,
-            rkey: key,
-            pd: PdId(self.pd.load(Relaxed)),
-            addr: self.addr.load(Relaxed) as usize,
-            len: self.len.load(Relaxed),
-            iova: self.iova.load(Relaxed),
-            access: Access::from_bits_retain(self.access.load(Relaxed)),
-        })
-    }
-
-    /// Checks key, protection domain, rights and range, in this order.
-    #[inline]
-    pub(crate) fn grant(
+    /// Cuts pieces of memory into pages for the next fast registration of `key`
+    /// (`ib_map_mr_sg`), and returns how many pieces fit.
+    ///
+    /// Only the first piece may start, and only the last may end, inside a page; a piece that
+    /// continues the one before it is part of it. The mapping ends where that does not hold, or
+    /// where the list is full.
+    ///
+    /// # Errors
+    /// [`MemError::WrongKind`] for a key not made by [`MemTable::alloc_mr`],
+    /// [`MemError::PageSize`], [`MemError::InvalidLength`] for an empty or wrapping piece,
+    /// [`MemError::ListFull`] where not even the first piece fits.
+    ///
+    /// # Safety
+    /// As [`MemTable::reg_user_mr`], for every piece, until the key is invalidated or mapped anew
+    /// and registered, or the region deregistered. The pages that a piece only touches are never
+    /// accessed beside it.
+    pub unsafe fn map_mr_sg(
         &self,
         key: u32,
-        va: u64,
-        len: u64,
-        need: Access,
-        pd: PdId,
-    ) -> Result<Grant<'_>, GrantError> {
-        let pin = self.pin(key).ok_or(GrantError::UnknownKey)?;
-        if self.pd.load(Relaxed) != pd.0 {
-            return Err(GrantError::ForeignPd);
-        }
-        let rights = Rights::from_bits_retain(self.rights.load(Relaxed));
-        if !rights.contains(get_mr_access(need)) {
-            return Err(missing(need, rights));
-        }
-        let offset = self.offset(key, va, len)?;
-        let base = std::ptr::with_exposed_provenance_mut::<u8>(self.addr.load(Relaxed) as usize);
-        Ok(Grant { _pin: pin, ptr: base.wrapping_add(offset as usize), len })
-    }
-
-    #[inline]
-    fn offset(&self, key: u32, va: u64, len: u64) -> Result<u64, GrantError> {
-        let start = self.iova.load(Relaxed);
-        let region_len = self.len.load(Relaxed);
-        if len == 0 {
-            return Ok(0);
-        }
-        match va.checked_sub(start) {
-            Some(offset) if len <= region_len && offset <= region_len - len => Ok(offset),
-            _ => Err(GrantError::Bounds { key, start, region_len, va, len }),
-        }
-    }
-
-    /// Holds the entry in place if it has this key.
-    #[inline]
-    fn pin(&self, key: u32) -> Option<Pin<'_>> {
-        let has_key = |state: u64| (state >> KEY_SHIFT) as u32 == key;
-        // A look first: wrong keys must not keep a retiring thread waiting.
-        if !has_key(self.state.load(Relaxed)) {
-            return None;
-        }
-        let state = self.state.fetch_add(PIN, Acquire);
-        let pin = Pin(self);
-        has_key(state).then_some(pin)
+        pieces: &[Piece],
+        page_size: u64,
+    ) -> Result<usize, MemError> {
+        map_pieces(self, key, pieces, page_size, Vec::new())
     }
 }
 
-#[cold]
-fn missing(need: Access, rights: Rights) -> GrantError {
-    let missing = need.iter().filter(|flag| !rights.contains(get_mr_access(*flag))).collect();
-    GrantError::Access { missing }
-}
-
-/// Where a retiring thread sleeps until the last pin is gone.
-static LAST_PIN: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
-
-struct Pin<'a>(&'a Slot);
-
-impl Drop for Pin<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        // No key and this pin only: somebody may be waiting for it.
-        if self.0.state.fetch_sub(PIN, Release) == PIN {
-            wake_retiring();
-        }
-    }
-}
-
-/// The lock makes sure that whoever saw the pin is asleep by now, or looks again.
-#[cold]
-fn wake_retiring() {
-    drop(LAST_PIN.0.lock().unwrap_or_else(PoisonError::into_inner));
-    LAST_PIN.1.notify_all();
+/// Where the bytes of a grant are.
+#[derive(Debug)]
+pub(crate) enum Place {
+    At(usize),
+    /// From this byte of the list on.
+    Pages(Arc<PageList>, u64),
+    /// Zeros, and nothing to be written.
+    Null,
 }
 
 /// Proof that a range of registered memory may be touched; while it lives the region stays.
@@ -233,8 +151,21 @@ fn wake_retiring() {
 /// caller and panic.
 pub struct Grant<'a> {
     _pin: Pin<'a>,
+    /// Null where `place` is not one piece of memory.
     ptr: *mut u8,
     len: u64,
+    place: Place,
+}
+
+impl<'a> Grant<'a> {
+    #[inline]
+    pub(crate) fn new(pin: Pin<'a>, place: Place, len: u64) -> Self {
+        let ptr = match place {
+            Place::At(addr) => std::ptr::with_exposed_provenance_mut(addr),
+            _ => std::ptr::null_mut(),
+        };
+        Grant { _pin: pin, ptr, len, place }
+    }
 }
 
 impl Grant<'_> {
@@ -255,21 +186,20 @@ impl Grant<'_> {
     #[inline]
     pub fn write_at(&self, offset: u64, data: &[u8]) {
         let to = self.at(offset, data.len());
-        let (body, tail) = data.split_at(data.len() - last_store(to.addr(), data.len()));
-        if !body.is_empty() {
-            // SAFETY: `at` checked the range, the pin keeps it mapped, and Rust memory that is
-            // borrowed as `data` is not registered memory.
-            unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) };
+        if self.ptr.is_null() {
+            return self.write_runs(offset, data);
         }
-        let last = offset + body.len() as u64;
-        match *tail {
-            [] => (),
-            [a] => self.atomic_u8(last).store(a, Release),
-            [a, b] => self.atomic_u16(last).store(u16::from_ne_bytes([a, b]), Release),
-            [a, b, c, d] => {
-                self.atomic_u32(last).store(u32::from_ne_bytes([a, b, c, d]), Release);
-            }
-            _ => self.atomic_u64(last).store(word(tail), Release),
+        write(to, data);
+    }
+
+    /// The runs of a scattered range are written in order.
+    #[cold]
+    fn write_runs(&self, offset: u64, data: &[u8]) {
+        let Place::Pages(list, start) = &self.place else { return };
+        let mut at = 0;
+        for (addr, len) in list.runs(start + offset, data.len()) {
+            write(std::ptr::with_exposed_provenance_mut(addr), &data[at..at + len]);
+            at += len;
         }
     }
 
@@ -277,21 +207,47 @@ impl Grant<'_> {
     #[inline]
     pub fn read_at(&self, offset: u64, out: &mut [u8]) {
         let from = self.at(offset, out.len());
-        let aligned = from.addr().is_multiple_of(out.len().max(1));
-        match out.len() {
-            2 if aligned => copy(out, self.atomic_u16(offset).load(Acquire).to_ne_bytes()),
-            4 if aligned => copy(out, self.atomic_u32(offset).load(Acquire).to_ne_bytes()),
-            8 if aligned => copy(out, self.atomic_u64(offset).load(Acquire).to_ne_bytes()),
-            // SAFETY: `at` checked the range, the pin keeps it mapped, and Rust memory that is
-            // borrowed as `out` is not registered memory.
-            len => unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len) },
+        if self.ptr.is_null() {
+            return self.read_runs(offset, out);
+        }
+        read(from, out);
+    }
+
+    #[cold]
+    fn read_runs(&self, offset: u64, out: &mut [u8]) {
+        let Place::Pages(list, start) = &self.place else { return out.fill(0) };
+        let mut at = 0;
+        for (addr, len) in list.runs(start + offset, out.len()) {
+            read(std::ptr::with_exposed_provenance_mut(addr), &mut out[at..at + len]);
+            at += len;
         }
     }
 
     /// True if the range starts on an 8-byte boundary, as atomics need (IBTA 9.4.5).
     #[inline]
     pub fn is_aligned_8(&self) -> bool {
-        self.ptr.addr().is_multiple_of(8)
+        self.first_byte().is_some_and(|ptr| ptr.addr().is_multiple_of(8))
+    }
+
+    /// Where the range starts; it has a page of its own where it is scattered.
+    fn first_byte(&self) -> Option<*mut u8> {
+        match &self.place {
+            Place::At(_) => Some(self.ptr),
+            Place::Pages(list, start) => {
+                let (addr, _) = list.runs(*start, 1).next()?;
+                Some(std::ptr::with_exposed_provenance_mut(addr))
+            }
+            Place::Null => None,
+        }
+    }
+
+    /// The word at the start of the range: aligned, so that it lies in one page.
+    fn word(&self) -> &AtomicU64 {
+        assert!(self.len >= 8, "an atomic on a grant of {}", self.len);
+        let ptr = self.first_byte().expect("an atomic needs memory");
+        // SAFETY: in range, as just checked; mapped while the pin lives; `atomic_u64` checks the
+        // alignment.
+        unsafe { atomic_u64(ptr) }
     }
 
     /// Adds to the word at the start of the range, wrapping; returns what was there.
@@ -299,7 +255,7 @@ impl Grant<'_> {
     /// # Panics
     /// If the range is not aligned or shorter than 8 bytes.
     pub fn fetch_add(&self, add: u64) -> u64 {
-        self.atomic_u64(0).fetch_add(add, AcqRel)
+        self.word().fetch_add(add, AcqRel)
     }
 
     /// Replaces the word at the start of the range if it equals `compare`; returns what was
@@ -308,7 +264,7 @@ impl Grant<'_> {
     /// # Panics
     /// If the range is not aligned or shorter than 8 bytes.
     pub fn compare_swap(&self, compare: u64, swap: u64) -> u64 {
-        match self.atomic_u64(0).compare_exchange(compare, swap, AcqRel, Acquire) {
+        match self.word().compare_exchange(compare, swap, AcqRel, Acquire) {
             Ok(old) | Err(old) => old,
         }
     }
@@ -316,37 +272,6 @@ impl Grant<'_> {
     /// Stores a word, in host byte order, at the start of the range, aligned or not.
     pub fn store_u64(&self, value: u64) {
         self.write_at(0, &value.to_ne_bytes());
-    }
-
-    fn atomic_u64(&self, offset: u64) -> &AtomicU64 {
-        let ptr = self.aligned(offset, 8).cast();
-        // SAFETY: in range and aligned, as just checked; mapped while the pin lives.
-        unsafe { AtomicU64::from_ptr(ptr) }
-    }
-
-    fn atomic_u32(&self, offset: u64) -> &AtomicU32 {
-        let ptr = self.aligned(offset, 4).cast();
-        // SAFETY: in range and aligned, as just checked; mapped while the pin lives.
-        unsafe { AtomicU32::from_ptr(ptr) }
-    }
-
-    fn atomic_u16(&self, offset: u64) -> &AtomicU16 {
-        let ptr = self.aligned(offset, 2).cast();
-        // SAFETY: in range and aligned, as just checked; mapped while the pin lives.
-        unsafe { AtomicU16::from_ptr(ptr) }
-    }
-
-    fn atomic_u8(&self, offset: u64) -> &AtomicU8 {
-        let ptr = self.at(offset, 1);
-        // SAFETY: in range, as just checked; mapped while the pin lives.
-        unsafe { AtomicU8::from_ptr(ptr) }
-    }
-
-    #[inline]
-    fn aligned(&self, offset: u64, size: usize) -> *mut u8 {
-        let ptr = self.at(offset, size);
-        assert!(ptr.addr().is_multiple_of(size), "{size}-byte atomic at unaligned {ptr:p}");
-        ptr
     }
 
     #[inline]
@@ -359,6 +284,70 @@ impl Grant<'_> {
         );
         self.ptr.wrapping_add(offset as usize)
     }
+}
+
+/// Copies `data` to `to`, which is mapped; the last store has release order.
+#[inline]
+fn write(to: *mut u8, data: &[u8]) {
+    let (body, tail) = data.split_at(data.len() - last_store(to.addr(), data.len()));
+    if !body.is_empty() {
+        // SAFETY: the grant checked the range, its pin keeps it mapped, and Rust memory that is
+        // borrowed as `data` is not registered memory.
+        unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) };
+    }
+    let last = to.wrapping_add(body.len());
+    // SAFETY (all four): in range and aligned, as `last_store` says; mapped while the pin lives.
+    match *tail {
+        [] => (),
+        // SAFETY: see above.
+        [a] => unsafe { AtomicU8::from_ptr(last) }.store(a, Release),
+        [a, b] => {
+            let word = u16::from_ne_bytes([a, b]);
+            // SAFETY: see above.
+            unsafe { AtomicU16::from_ptr(last.cast()) }.store(word, Release);
+        }
+        [a, b, c, d] => {
+            let word = u32::from_ne_bytes([a, b, c, d]);
+            // SAFETY: see above.
+            unsafe { AtomicU32::from_ptr(last.cast()) }.store(word, Release);
+        }
+        // SAFETY: see above.
+        _ => unsafe { atomic_u64(last) }.store(word(tail), Release),
+    }
+}
+
+/// Copies from `from`, which is mapped.
+#[inline]
+fn read(from: *mut u8, out: &mut [u8]) {
+    let aligned = from.addr().is_multiple_of(out.len().max(1));
+    match out.len() {
+        2 if aligned => {
+            // SAFETY: in range, as the grant checked, and aligned; mapped while its pin lives.
+            let word = unsafe { AtomicU16::from_ptr(from.cast()) };
+            copy(out, word.load(Acquire).to_ne_bytes());
+        }
+        4 if aligned => {
+            // SAFETY: in range, as the grant checked, and aligned; mapped while its pin lives.
+            let word = unsafe { AtomicU32::from_ptr(from.cast()) };
+            copy(out, word.load(Acquire).to_ne_bytes());
+        }
+        8 if aligned => {
+            // SAFETY: in range, as the grant checked; mapped while its pin lives.
+            let word = unsafe { atomic_u64(from) };
+            copy(out, word.load(Acquire).to_ne_bytes());
+        }
+        // SAFETY: the grant checked the range, its pin keeps it mapped, and Rust memory that is
+        // borrowed as `out` is not registered memory.
+        len => unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len) },
+    }
+}
+
+/// # Safety
+/// The 8 bytes are mapped while the reference lives.
+unsafe fn atomic_u64<'a>(ptr: *mut u8) -> &'a AtomicU64 {
+    assert!(ptr.addr().is_multiple_of(8), "8-byte atomic at unaligned {ptr:p}");
+    // SAFETY: mapped, as our caller promises, and aligned, as just checked.
+    unsafe { AtomicU64::from_ptr(ptr.cast()) }
 }
 
 /// Size of the store that ends a write: the largest power of two up to 8 that fits in the

@@ -1,11 +1,13 @@
 //! The key table: finds the region of a key without a lock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::region::{Grant, Slot};
+use crate::fast::FastPages;
+use crate::region::Grant;
+use crate::slot::{Entry, Probe, Slot};
 use crate::stag::{MAX_KEYS, StagLayout, Stags};
-use crate::{Access, Buffer, GrantError};
+use crate::{Access, Buffer, GrantError, MemError};
 
 /// Slots are made in chunks of a page, when one of their keys is first used.
 const CHUNK: usize = 64;
@@ -19,13 +21,62 @@ pub struct MemTable {
     layout: StagLayout,
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
     control: Mutex<Control>,
+    probe: OnceLock<Probe>,
 }
 
-/// What registration and deregistration change; grants never look here.
+/// What registration, binding and their ends change, all by index; grants never look here.
 pub(crate) struct Control {
     pub(crate) stags: Stags,
-    /// Buffers of the library's own registrations, kept alive by key.
+    /// Buffers of the library's own registrations, kept alive.
     pub(crate) buffers: BTreeMap<u32, Arc<Buffer>>,
+    /// The next lists of regions for fast registration.
+    pub(crate) fast: BTreeMap<u32, FastPages>,
+    /// How many windows are bound to a region.
+    windows: BTreeMap<u32, u32>,
+    /// Bound windows: their region, and the queue pair of one of type 2.
+    bound: BTreeMap<u32, (u32, Option<u32>)>,
+    /// Windows of type 2 by the queue pair they are bound to.
+    by_qp: BTreeSet<(u32, u32)>,
+}
+
+impl Control {
+    /// EBUSY while windows are bound to a region.
+    pub(crate) fn check_unbound(&self, index: u32, key: u32) -> Result<(), MemError> {
+        if self.windows.contains_key(&index) { Err(MemError::Busy(key)) } else { Ok(()) }
+    }
+
+    /// Notes that a window stands on a region, and no longer on the one before.
+    pub(crate) fn bind(&mut self, window: u32, region: u32, qpn: Option<u32>) {
+        self.unbind(window);
+        *self.windows.entry(region).or_default() += 1;
+        self.bound.insert(window, (region, qpn));
+        self.by_qp.extend(qpn.map(|qpn| (qpn, window)));
+    }
+
+    /// Notes that a window stands on nothing; also where it did not before.
+    pub(crate) fn unbind(&mut self, window: u32) {
+        let Some((region, qpn)) = self.bound.remove(&window) else { return };
+        if let Some(qpn) = qpn {
+            self.by_qp.remove(&(qpn, window));
+        }
+        if let Some(count) = self.windows.get_mut(&region) {
+            *count -= 1;
+            if *count == 0 {
+                self.windows.remove(&region);
+            }
+        }
+    }
+
+    /// A window that is bound to a region.
+    pub(crate) fn window_on(&self, region: u32) -> Option<u32> {
+        let on = |(_, (parent, _)): &(&u32, &(u32, Option<u32>))| *parent == region;
+        self.bound.iter().find(on).map(|(window, _)| *window)
+    }
+
+    /// A window of type 2 that is bound to a queue pair.
+    pub(crate) fn window_of(&self, qpn: u32) -> Option<u32> {
+        self.by_qp.range((qpn, 0)..=(qpn, u32::MAX)).next().map(|(_, window)| *window)
+    }
 }
 
 impl MemTable {
@@ -40,11 +91,22 @@ impl MemTable {
             control: Mutex::new(Control {
                 stags: Stags::new(seed, max_mr),
                 buffers: BTreeMap::new(),
+                fast: BTreeMap::new(),
+                windows: BTreeMap::new(),
+                bound: BTreeMap::new(),
+                by_qp: BTreeSet::new(),
             }),
+            probe: OnceLock::new(),
         }
     }
 
-    /// Regions registered now.
+    /// Says how to ask whether pages are there, once; without it nothing registered on demand
+    /// can be accessed.
+    pub fn set_probe(&self, probe: Probe) {
+        self.probe.get_or_init(|| probe);
+    }
+
+    /// Regions and windows that exist now.
     pub fn len(&self) -> usize {
         self.control().stags.live() as usize
     }
@@ -72,13 +134,77 @@ impl MemTable {
         pd: PdId,
     ) -> Result<Grant<'_>, GrantError> {
         let slot = self.slot(key).ok_or(GrantError::UnknownKey)?;
-        slot.grant(key, va, len, need, pd)
+        slot.grant(key, (va, len), need, (pd, None), self.probe())
+    }
+
+    /// As [`MemTable::grant`], for a request that the peer sent to queue pair `qpn` of `pd`: such
+    /// a request may use windows, those of type 2 only if they are bound to that queue pair.
+    ///
+    /// # Errors
+    /// See [`GrantError`].
+    #[inline]
+    pub fn grant_to_peer(
+        &self,
+        key: u32,
+        (va, len): (u64, u64),
+        need: Access,
+        (pd, qpn): (PdId, u32),
+    ) -> Result<Grant<'_>, GrantError> {
+        let slot = self.slot(key).ok_or(GrantError::UnknownKey)?;
+        slot.grant(key, (va, len), need, (pd, Some(qpn)), self.probe())
+    }
+
+    #[inline]
+    fn probe(&self) -> Probe {
+        self.probe.get().copied().unwrap_or(|_, _, _| false)
+    }
+
+    /// What a valid key stands for.
+    pub(crate) fn lookup(&self, key: u32) -> Result<Entry, MemError> {
+        let entry = self.slot(key).and_then(|slot| slot.entry(key));
+        entry.ok_or(MemError::UnknownKey(key))
+    }
+
+    /// The valid key that differs from `key` in its low byte at most.
+    pub fn current(&self, key: u32) -> Option<u32> {
+        let (now, _) = self.slot(key)?.current()?;
+        ((now ^ key) & !0xff == 0).then_some(now)
+    }
+
+    /// The part of a key that stays when its low byte changes.
+    pub(crate) fn index(&self, key: u32) -> u32 {
+        self.layout.index(key)
+    }
+
+    /// Ends a key and waits for its grants, without the lock.
+    pub(crate) fn retire(
+        &self,
+        control: MutexGuard<'_, Control>,
+        key: u32,
+    ) -> Result<(), MemError> {
+        let unknown = MemError::UnknownKey(key);
+        let slot = self.slot(key).ok_or(unknown)?;
+        if !slot.clear_key(key) {
+            return Err(unknown);
+        }
+        drop(control);
+        slot.wait_until_free();
+        let mut control = self.control();
+        control.stags.free_stag(key);
+        control.buffers.remove(&self.index(key));
+        control.fast.remove(&self.index(key));
+        Ok(())
     }
 
     /// The slot where a key would be; none for index 0 and where no key ever was.
     #[inline]
     pub(crate) fn slot(&self, key: u32) -> Option<&Slot> {
-        let index = self.layout.index(key) as usize;
+        self.slot_at(self.layout.index(key))
+    }
+
+    #[inline]
+    pub(crate) fn slot_at(&self, index: u32) -> Option<&Slot> {
+        let index = index as usize;
         if index == 0 {
             return None;
         }

@@ -30,7 +30,8 @@ fn access_flags_give_the_rights_of_the_hardware() {
         (Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE, 0x0f),
         (Access::REMOTE_ATOMIC, 0x41),
         (Access::RELAXED_ORDERING | Access::HUGETLB | Access::ON_DEMAND, 0x01),
-        (Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT, 0x01),
+        (Access::FLUSH_GLOBAL, 0x81),
+        (Access::FLUSH_PERSISTENT, 0x101),
     ];
     for (access, rights) in rows {
         assert_eq!(get_mr_access(access), Rights::from_bits_retain(rights), "{access:?}");
@@ -208,9 +209,9 @@ fn a_deregistered_key_is_dead_and_lets_its_buffer_go() {
 #[test]
 fn a_registered_region_is_never_invalidated() {
     let (table, mr, _) = table_with(Access::empty(), IOVA);
-    assert_eq!(table.invalidate(mr.rkey, PD), Err(InvalidateError::Registered));
-    assert_eq!(table.invalidate(mr.rkey, PdId(4)), Err(InvalidateError::ForeignPd));
-    assert_eq!(table.invalidate(mr.rkey ^ 1, PD), Err(InvalidateError::UnknownKey));
+    assert_eq!(table.invalidate(mr.rkey, PD, 1), Err(InvalidateError::Registered));
+    assert_eq!(table.invalidate(mr.rkey, PdId(4), 1), Err(InvalidateError::ForeignPd));
+    assert_eq!(table.invalidate(mr.rkey ^ 1, PD, 1), Err(InvalidateError::UnknownKey));
     assert_eq!(table.query(mr.rkey), Some(mr));
 }
 

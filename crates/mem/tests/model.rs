@@ -131,7 +131,10 @@ impl World {
             assert!(self.regions.iter().all(|known| known.mr.lkey != mr.lkey), "key reused");
             let addr = self.buffer.addr() as usize + start;
             let (lkey, rkey) = (mr.lkey, mr.lkey);
-            assert_eq!(mr, MrInfo { lkey, rkey, pd, addr, len: len as u64, iova, access });
+            assert_eq!(
+                mr,
+                MrInfo { lkey, rkey, pd, addr, len: len as u64, iova, access, pbl_level: 0 }
+            );
             self.regions.push(Known { mr, start, live: true });
         }
     }

@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use irdma_mem::Sge;
+use irdma_mem::{Access, MwBind, MwType, Sge};
 use irdma_transport::{
-    Ah, AttrMask, Config, InFlight, Instant, Meta, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr,
-    SendData, SendFlags, SendOp, SendWr, UdDest, Wc,
+    Ah, AttrMask, Config, InFlight, Instant, Meta, Placement, QpAttr, QpCap, QpInit, QpState,
+    QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, UdDest, Wc,
 };
 use irdma_wire::icrc::{Verdict, sign, verify};
 use irdma_wire::{FlowKey, Gid, Qpn, parse, wire_len};
@@ -94,6 +94,8 @@ struct Machine {
     node: Node,
     now: Instant,
     memory: Memory,
+    /// A window of type 2, whose key stays.
+    window: u32,
     slots: Vec<Slot>,
     next_wr_id: u64,
 }
@@ -102,10 +104,12 @@ impl Machine {
     fn new() -> Self {
         let mut node = Node::new(HERE, Config { max_qp: 16, ..Config::default() });
         let memory = node.memory(8192);
+        let window = node.mem.alloc_mw(node.pd.id(), MwType::Two).expect("a fresh table has room");
         let mut machine = Machine {
             node,
             now: Instant::from_millis(1),
             memory,
+            window,
             slots: Vec::new(),
             next_wr_id: 0,
         };
@@ -124,6 +128,7 @@ impl Machine {
             send_cq: cqs.send.clone(),
             recv_cq: cqs.recv.clone(),
             srq: None,
+            xrcd: None,
             cap: QpCap {
                 max_send_wr: 8,
                 max_recv_wr: 8,
@@ -227,6 +232,17 @@ impl Machine {
     fn post_send(&mut self, at: usize, input: &mut Input<'_>) {
         let (remote_addr, rkey) = (0x1000, 0xABCD);
         let imm = Some([7; 4]);
+        let lkey = self.memory.mr.lkey;
+        let bind = MwBind {
+            rkey: self.window,
+            new_rkey: self.window,
+            lkey,
+            va: self.memory.addr(0),
+            len: input.byte().into(),
+            access: Access::REMOTE_READ,
+        };
+        let whole_region = input.below(2) == 0;
+        let placement = Placement::GLOBAL;
         let ops = [
             SendOp::Send { imm: None },
             SendOp::Send { imm },
@@ -236,7 +252,12 @@ impl Machine {
             SendOp::Read { remote_addr, rkey },
             SendOp::CompareSwap { remote_addr, rkey, compare: 1, swap: 2 },
             SendOp::FetchAdd { remote_addr, rkey, add: 3 },
-            SendOp::LocalInvalidate { key: self.memory.mr.lkey },
+            SendOp::LocalInvalidate { key: lkey },
+            SendOp::AtomicWrite { remote_addr, rkey },
+            SendOp::Flush { remote_addr, rkey, len: 64, placement, whole_region },
+            SendOp::BindMw(bind),
+            SendOp::LocalInvalidate { key: self.window },
+            SendOp::RegMr { key: lkey, new_key: lkey, access: Access::LOCAL_WRITE },
         ];
         let op = ops[input.below(ops.len() as u8)];
         let flags = SendFlags::from_bits_truncate(input.byte().into());

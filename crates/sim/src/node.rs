@@ -134,7 +134,9 @@ impl Node {
         let access = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
             | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC;
+            | Access::REMOTE_ATOMIC
+            | Access::MW_BIND
+            | Access::FLUSH_GLOBAL;
         self.memory_with(len, access)
     }
 

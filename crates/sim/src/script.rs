@@ -14,8 +14,8 @@ use irdma_transport::{
 };
 use irdma_wire::icrc::{Verdict, sign, verify};
 use irdma_wire::{
-    Aeth, AtomicEth, Bth, FlowKey, Headers, NakCode, Opcode, Operation, Position, Psn, Qpn, Reth,
-    Service, Syndrome, emit_headers, headers_len, parse, wire_len,
+    Aeth, AtomicEth, Bth, Feth, FlowKey, Headers, NakCode, Opcode, Operation, Position, Psn, Qpn,
+    Reth, Service, Syndrome, emit_headers, headers_len, parse, wire_len,
 };
 
 use crate::node::{Cqs, Memory, Node, PORTS};
@@ -91,6 +91,12 @@ impl Pkt {
         self
     }
 
+    /// With a flush header: placement type, and 1 for the whole region.
+    pub fn feth(mut self, placement: u8, selectivity: u8) -> Self {
+        self.headers.feth = Some(Feth { placement, selectivity });
+        self
+    }
+
     /// With an atomic header.
     pub fn atomic(mut self, va: u64, rkey: u32, swap_or_add: u64, compare: u64) -> Self {
         self.headers.atomic = Some(AtomicEth { va, rkey, swap_or_add, compare });
@@ -155,6 +161,8 @@ fn name(opcode: Opcode, aeth: Option<Aeth>) -> String {
         (Operation::AtomicAck, _) => return "ATOMIC_ACK".into(),
         (Operation::CompareSwap, _) => return "COMPARE_SWAP".into(),
         (Operation::FetchAdd, _) => return "FETCH_ADD".into(),
+        (Operation::AtomicWrite, _) => return "ATOMIC_WRITE".into(),
+        (Operation::Flush, _) => return "FLUSH".into(),
         (Operation::Ack, Some(Syndrome::Rnr { .. })) => return "RNR".into(),
         (Operation::Ack, Some(Syndrome::Nak(NakCode::PsnSequence))) => {
             return "NAK_SEQUENCE".into();
@@ -165,7 +173,6 @@ fn name(opcode: Opcode, aeth: Option<Aeth>) -> String {
         (Operation::Ack, Some(Syndrome::Nak(NakCode::RemoteAccess))) => return "NAK_ACCESS".into(),
         (Operation::Ack, Some(Syndrome::Nak(_))) => return "NAK_OPERATION".into(),
         (Operation::Ack, _) => return "ACK".into(),
-        (other, _) => return format!("{other:?}"),
     };
     format!("{operation}{position}")
 }
@@ -174,6 +181,9 @@ fn extensions(headers: &Headers) -> String {
     let mut out = String::new();
     if let Some(deth) = headers.deth {
         let _ = write!(out, " qkey={:#x} from={}", deth.qkey, deth.src_qpn);
+    }
+    if let Some(feth) = headers.feth {
+        let _ = write!(out, " type={} level={}", feth.placement, feth.selectivity);
     }
     if let Some(reth) = headers.reth {
         let _ = write!(out, " va={:#x} len={}", reth.va, reth.len);
@@ -273,6 +283,7 @@ impl Script {
             send_cq: Arc::clone(&cqs.send),
             recv_cq: Arc::clone(&cqs.recv),
             srq: None,
+            xrcd: None,
             cap: irdma_transport::QpCap {
                 max_send_wr: 16,
                 max_recv_wr: 16,
@@ -359,6 +370,19 @@ impl Script {
         let (va, rkey) = (self.memory.addr(at), self.memory.mr.rkey);
         let packet = self.request(Operation::CompareSwap, Position::Only, psn);
         packet.atomic(va, rkey, swap, compare).ask()
+    }
+
+    /// An ATOMIC WRITE of the peer to the word at `at` of the memory.
+    pub fn atomic_write(&self, psn: Psn, at: usize, value: u64) -> Pkt {
+        let (va, rkey) = (self.memory.addr(at), self.memory.mr.rkey);
+        let packet = self.request(Operation::AtomicWrite, Position::Only, psn);
+        packet.reth(va, rkey, 8).payload(&value.to_ne_bytes()).ask()
+    }
+
+    /// A FLUSH of the peer for `len` bytes at `at` of the memory.
+    pub fn flush(&self, psn: Psn, at: usize, len: u32) -> Pkt {
+        let (va, rkey) = (self.memory.addr(at), self.memory.mr.rkey);
+        self.request(Operation::Flush, Position::Only, psn).feth(1, 0).reth(va, rkey, len).ask()
     }
 
     /// An acknowledgement of the peer, of whatever sign.
@@ -538,7 +562,10 @@ impl Script {
 pub fn attr() -> QpAttr {
     QpAttr {
         port: 1,
-        access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        access: Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC
+            | Access::FLUSH_GLOBAL,
         qkey: QKEY,
         av: irdma_transport::AddressVector {
             sgid: HERE.into(),

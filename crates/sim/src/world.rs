@@ -366,6 +366,7 @@ impl World {
             send_cq: cqs.send,
             recv_cq: cqs.recv,
             srq: None,
+            xrcd: None,
             cap: irdma_transport::QpCap {
                 max_send_wr: 64,
                 max_recv_wr: 64,

@@ -98,6 +98,14 @@ impl<'a> Batch<'a> {
         Ok(size)
     }
 
+    /// Signs the packet pushed last, of `size` bytes, again, as `rdma_rxe` signs a FLUSH.
+    pub(crate) fn sign_rxe_flush(&mut self, size: usize) {
+        let Some(route) = &self.route else { return };
+        let flow = FlowKey { src: route.src, dst: route.dst, src_port: route.src_port };
+        let packet = &mut self.buf[self.len - size..self.len];
+        irdma_wire::icrc::sign_rxe_flush(&flow, self.count as u16 - 1, packet);
+    }
+
     fn account(&mut self, route: &Route, size: usize) {
         if self.count == 0 {
             self.segment = size;

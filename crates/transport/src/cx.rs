@@ -12,6 +12,7 @@ use crate::error::DropReason;
 use crate::flow::Peers;
 use crate::locals::Locals;
 use crate::ready::ReadyList;
+use crate::srq::Srq;
 use crate::stats::Stats;
 use crate::time::Instant;
 use crate::timer::Timers;
@@ -40,6 +41,11 @@ impl Cx {
 
     pub(crate) fn event(&mut self, kind: EventKind, source: EventSource) {
         self.effects.push_back(Effect::Async(kind, source));
+    }
+
+    /// A shared receive queue fell below its limit, which is 0 from now on.
+    pub(crate) fn srq_event(&mut self, srq: &Srq) {
+        self.event(EventKind::SrqLimitReached, EventSource::Srq(srq.token()));
     }
 
     /// Delivers a completion and notes the event that it calls for.

@@ -227,6 +227,7 @@ impl Endpoint {
     fn destroy(&mut self, qpn: Qpn) {
         if let Some(mut qp) = self.qps.remove(qpn) {
             qp.release_windows(&mut self.cx);
+            self.cx.mem.unbind_all(qpn.get());
             qp.init.send_cq.clean_cqes(qpn);
             qp.init.recv_cq.clean_cqes(qpn);
         }
@@ -235,7 +236,20 @@ impl Endpoint {
     /// Queues a send request; see [`SendWr`]. EINVAL, or ENOMEM when the queue is full.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<()> {
         self.cx.now = now;
-        self.qps.find(qpn)?.post_send(&mut self.cx, wr)
+        self.qps.find(qpn)?.post_send(&mut self.cx, wr, 0)
+    }
+
+    /// As [`Endpoint::post_send`], for the shared receive queue `srqn` of the peer's domain
+    /// ([`QpType::XrcSend`]).
+    pub fn post_xrc_send(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        wr: &SendWr<'_>,
+        srqn: u32,
+    ) -> Result<()> {
+        self.cx.now = now;
+        self.qps.find(qpn)?.post_send(&mut self.cx, wr, srqn)
     }
 
     /// Queues a receive request. EINVAL (also with a shared queue), or ENOMEM when full.
@@ -518,13 +532,18 @@ fn deliver(
     let opcode = packet.headers.bth.opcode;
     match (qp.init.qp_type, opcode.service) {
         (QpType::Ud, Service::Ud) => qp.handle_datagram(cx, meta, packet),
-        (QpType::Rc, Service::Rc) | (QpType::Uc, Service::Uc) => {
+        (QpType::Rc, Service::Rc)
+        | (QpType::Uc, Service::Uc)
+        | (QpType::XrcSend | QpType::XrcRecv, Service::Xrc) => {
             let ends = qp.path.map(|path| (path.route.dst, path.route.src));
             if ends != Some((meta.src, meta.dst)) {
                 return Err(DropReason::Source);
             }
             match (qp.init.qp_type, opcode.is_response()) {
                 (QpType::Uc, _) => qp.handle_uc(cx, packet),
+                (QpType::XrcSend, false) | (QpType::XrcRecv, true) => {
+                    return Err(DropReason::Service);
+                }
                 (_, true) => qp.handle_response(cx, packet),
                 (_, false) => qp.handle_request(cx, packet),
             }

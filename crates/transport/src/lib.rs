@@ -32,6 +32,7 @@ mod timer;
 mod wc;
 mod wqe;
 mod wr;
+mod xrc;
 
 pub use ah::{AddressVector, Ah};
 pub use cq::{Arm, Cq};
@@ -46,4 +47,5 @@ pub use srq::{Srq, SrqAttr};
 pub use stats::Stats;
 pub use time::Instant;
 pub use wc::{FLUSH_CODES, Network, Wc, WcFlags, WcOpcode, WcStatus, flush_err_to_ib_wc_status};
-pub use wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, UdDest};
+pub use wr::{Placement, RecvWr, SendData, SendFlags, SendOp, SendWr, UdDest};
+pub use xrc::Xrcd;

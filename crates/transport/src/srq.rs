@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::cq::Cq;
 use crate::error::{Result, VerbsError};
 use crate::pd::Pd;
 use crate::wr::{RecvWqe, RecvWr};
@@ -31,6 +32,8 @@ pub struct Srq {
     pd: Arc<Pd>,
     max_wr: u32,
     max_sge: u32,
+    /// Where the receives of extended connections complete.
+    cq: Option<Arc<Cq>>,
     queue: Mutex<Queue>,
 }
 
@@ -41,7 +44,24 @@ impl Srq {
             return Err(VerbsError::invalid("create_srq: max_wr is 0; ask for at least 1"));
         }
         let queue = Mutex::new(Queue::default());
-        Ok(Srq { token, pd, max_wr: attr.max_wr, max_sge: attr.max_sge, queue })
+        Ok(Srq { token, pd, max_wr: attr.max_wr, max_sge: attr.max_sge, cq: None, queue })
+    }
+
+    /// A queue for extended reliable connections, whose receives complete in `cq`.
+    ///
+    /// EINVAL as [`Srq::create_srq`].
+    pub fn create_xrc_srq(token: u64, pd: Arc<Pd>, attr: SrqAttr, cq: Arc<Cq>) -> Result<Self> {
+        Ok(Srq { cq: Some(cq), ..Self::create_srq(token, pd, attr)? })
+    }
+
+    /// The number that requests of extended connections name the queue by, 24 bits.
+    pub fn number(&self) -> u32 {
+        self.token as u32 & 0xFF_FFFF
+    }
+
+    /// Where the receives of extended connections complete.
+    pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
+        self.cq.as_ref()
     }
 
     /// The number that effects name this queue by.

@@ -80,6 +80,12 @@ pub enum WcOpcode {
     BindMw = 5,
     /// A local invalidate.
     LocalInv = 6,
+    /// A FLUSH.
+    Flush = 8,
+    /// An ATOMIC WRITE.
+    AtomicWrite = 9,
+    /// A fast registration; the number is ours, as C programs cannot post one.
+    RegMr = 10,
     /// A received SEND.
     Recv = 128,
     /// A received RDMA WRITE with immediate.

@@ -22,6 +22,8 @@ pub(crate) struct Wqe {
     pub(crate) data: WqeData,
     pub(crate) len: u32,
     pub(crate) ud: Option<Box<UdDest>>,
+    /// The peer's shared queue, for extended connections.
+    pub(crate) srqn: u32,
     /// First PSN; meaningful once `packets` is not 0.
     pub(crate) psn: Psn,
     /// PSNs that the request covers, 0 until it is started.
@@ -45,6 +47,7 @@ impl Wqe {
             data,
             len,
             ud: wr.ud.clone().map(Box::new),
+            srqn: 0,
             psn: Psn::new(0),
             packets: 0,
             read_chunk: 0,
@@ -87,6 +90,14 @@ impl Wqe {
         }
     }
 
+    /// Bytes of the response's payload.
+    pub(crate) fn response_len(&self) -> u32 {
+        match self.op {
+            SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => 0,
+            _ => self.len,
+        }
+    }
+
     pub(crate) fn wc_opcode(&self) -> WcOpcode {
         match self.op {
             SendOp::Send { .. } | SendOp::SendInvalidate { .. } => WcOpcode::Send,
@@ -94,7 +105,11 @@ impl Wqe {
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            SendOp::Flush { .. } => WcOpcode::Flush,
             SendOp::LocalInvalidate { .. } => WcOpcode::LocalInv,
+            SendOp::BindMw(_) => WcOpcode::BindMw,
+            SendOp::RegMr { .. } => WcOpcode::RegMr,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bitflags::bitflags;
-use irdma_mem::Sge;
+use irdma_mem::{Access, MwBind, Sge};
 use irdma_wire::Qpn;
 
 use crate::ah::Ah;
@@ -39,14 +39,48 @@ pub enum SendOp {
     CompareSwap { remote_addr: u64, rkey: u32, compare: u64, swap: u64 },
     /// 8 bytes: adds to the target; returns the original.
     FetchAdd { remote_addr: u64, rkey: u32, add: u64 },
-    /// Makes a key of this side unusable until it is registered anew.
+    /// 8 bytes: stores the data at once at an aligned address (IBTA annex A19).
+    AtomicWrite { remote_addr: u64, rkey: u32 },
+    /// Makes earlier WRITEs to a range, or to the whole region, visible or persistent (IBTA annex
+    /// A19).
+    Flush { remote_addr: u64, rkey: u32, len: u32, placement: Placement, whole_region: bool },
+    /// Makes a key of this side unusable until it is bound or registered anew.
     LocalInvalidate { key: u32 },
+    /// Binds a memory window of this side (IBTA 10.6.6).
+    BindMw(MwBind),
+    /// Registers what was mapped for `key`, which becomes `new_key`; they differ in the low byte
+    /// at most (IBTA 10.6.3.2).
+    RegMr { key: u32, new_key: u32, access: Access },
+}
+
+bitflags! {
+    /// What a FLUSH does, with the values of `IBV_FLUSH_*` (IBTA annex A19).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Placement: u8 {
+        /// Earlier WRITEs are visible to everybody.
+        const GLOBAL = 1;
+        /// Earlier WRITEs survive a loss of power.
+        const PERSISTENT = 2;
+    }
 }
 
 impl SendOp {
-    /// READ and atomics: requests that a response with data answers.
+    /// READ, atomics, ATOMIC WRITE and FLUSH: requests that a response of their own answers.
     pub fn is_read_or_atomic(&self) -> bool {
-        matches!(self, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+        match self {
+            SendOp::Read { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => true,
+            _ => self.is_atomic(),
+        }
+    }
+
+    /// Requests that are executed here and have no packet.
+    pub fn is_local(&self) -> bool {
+        matches!(self, SendOp::LocalInvalidate { .. } | SendOp::BindMw(_) | SendOp::RegMr { .. })
+    }
+
+    /// Requests whose data is 8 bytes.
+    pub(crate) fn is_word(&self) -> bool {
+        self.is_atomic() || matches!(self, SendOp::AtomicWrite { .. })
     }
 
     /// Compare-and-swap and fetch-and-add.

@@ -264,21 +264,6 @@ fn more_reads_than_agreed_are_an_invalid_request() {
 }
 
 #[test]
-fn operations_that_are_not_offered_are_an_invalid_request() {
-    let mut t = Script::rc();
-    let mut packet = t.request(Operation::Flush, Position::Only, RQ_PSN);
-    packet.headers.feth = Some(irdma_wire::Feth { placement: 1, selectivity: 0 });
-    let packet = packet.reth(t.memory.addr(0), t.memory.mr.rkey, 4);
-    refused(&mut t, packet, "NAK_INVALID 200 msn=0", EventKind::QpReqErr);
-    let mut t = Script::rc();
-    let packet = t
-        .request(Operation::AtomicWrite, Position::Only, RQ_PSN)
-        .reth(t.memory.addr(0), t.memory.mr.rkey, 8)
-        .payload(&[1; 8]);
-    refused(&mut t, packet, "NAK_INVALID 200 msn=0", EventKind::QpReqErr);
-}
-
-#[test]
 fn a_gap_is_answered_once_with_the_missing_psn() {
     let mut t = Script::rc();
     for wr_id in 0..4 {

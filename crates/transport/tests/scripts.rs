@@ -3,6 +3,8 @@
 mod hostile;
 mod mcast_group;
 mod rc_duplicate;
+mod rc_enhanced;
+mod rc_memory;
 mod rc_nak;
 mod rc_request;
 mod rc_respond;

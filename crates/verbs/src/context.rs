@@ -15,7 +15,7 @@ use crate::channel::{
 };
 use crate::device::{Device, DeviceAttr};
 use crate::engine::Engine;
-use crate::handles::{Cq, MrInner, Pd, QpInner};
+use crate::handles::{Cq, Dm, DmAttr, MrInner, MwInner, Pd, QpInner};
 use crate::life::{Alive, Life};
 use crate::log::Logged;
 use crate::port::{PORT, PortAttr, PortState, port_ibevent};
@@ -53,6 +53,7 @@ struct Open {
     channels: Vec<Weak<CompChannelInner>>,
     qps: HashMap<Qpn, Weak<QpInner>>,
     mrs: HashMap<u32, Weak<MrInner>>,
+    mws: HashMap<u32, Weak<MwInner>>,
 }
 
 impl Alive for ContextInner {
@@ -83,7 +84,7 @@ impl Context {
         Ok(Context(inner))
     }
 
-    /// Closes the device. Queue pairs and regions that are still there end with it; their
+    /// Closes the device. Queue pairs, windows and regions that are still there end with it; their
     /// handles answer EINVAL from now on.
     pub fn dealloc_ucontext(self) {
         self.0.close();
@@ -137,6 +138,14 @@ impl Context {
         self.usable()
             .and_then(|context| Cq::create_cq(context, cqe, channel, comp_vector))
             .logged("create_cq")
+    }
+
+    /// Takes device memory (`ibv_alloc_dm(3)`), zeroed.
+    ///
+    /// EINVAL for a length of 0 or an alignment above 2^12, ENOMEM where not as much is left of
+    /// [`crate::Limits::max_dm_size`], EOPNOTSUPP where the profile has none.
+    pub fn alloc_dm(&self, attr: DmAttr) -> Result<Dm> {
+        self.usable().and_then(|context| Dm::alloc_dm(context, attr)).logged("alloc_dm")
     }
 
     /// Makes a completion channel.
@@ -213,11 +222,19 @@ impl ContextInner {
     }
 
     pub(crate) fn add_mr(&self, mr: &Arc<MrInner>) {
-        self.open().mrs.insert(mr.info.lkey, Arc::downgrade(mr));
+        self.open().mrs.insert(mr.key(), Arc::downgrade(mr));
     }
 
     pub(crate) fn remove_mr(&self, key: u32) {
         self.open().mrs.remove(&key);
+    }
+
+    pub(crate) fn add_mw(&self, first_rkey: u32, mw: &Arc<MwInner>) {
+        self.open().mws.insert(first_rkey, Arc::downgrade(mw));
+    }
+
+    pub(crate) fn remove_mw(&self, first_rkey: u32) {
+        self.open().mws.remove(&first_rkey);
     }
 
     /// Listens on all addresses of the device from now on.
@@ -266,8 +283,9 @@ impl ContextInner {
         if self.engine.check_fork().is_err() || self.removed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (qps, mrs, channels) = self.open().all();
+        let (qps, mws, mrs, channels) = self.open().all();
         qps.iter().for_each(|qp| qp.flush());
+        mws.iter().for_each(|mw| mw.cut());
         mrs.iter().for_each(|mr| mr.cut());
         channels.iter().for_each(|channel| channel.queue.close());
         self.events.close();
@@ -279,8 +297,9 @@ impl ContextInner {
         if !self.life.cut() || self.engine.check_fork().is_err() {
             return;
         }
-        let (qps, mrs, _) = self.open().all();
+        let (qps, mws, mrs, _) = self.open().all();
         qps.iter().for_each(|qp| qp.cut());
+        mws.iter().for_each(|mw| mw.cut());
         mrs.iter().for_each(|mr| mr.cut());
         Process::current().close_engine(&self.engine);
     }
@@ -290,13 +309,15 @@ impl ContextInner {
     }
 }
 
-type Objects = (Vec<Arc<QpInner>>, Vec<Arc<MrInner>>, Vec<Arc<CompChannelInner>>);
+type Objects =
+    (Vec<Arc<QpInner>>, Vec<Arc<MwInner>>, Vec<Arc<MrInner>>, Vec<Arc<CompChannelInner>>);
 
 impl Open {
     /// The objects, to be dealt with without the lock.
     fn all(&self) -> Objects {
         (
             self.qps.values().filter_map(Weak::upgrade).collect(),
+            self.mws.values().filter_map(Weak::upgrade).collect(),
             self.mrs.values().filter_map(Weak::upgrade).collect(),
             self.channels.iter().filter_map(Weak::upgrade).collect(),
         )

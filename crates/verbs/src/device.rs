@@ -53,6 +53,8 @@ pub struct DeviceAttr {
     pub page_size_cap: u64,
     /// `IBV_DEVICE_*` capability bits.
     pub device_cap_flags: u32,
+    /// The capability bits with those that need 64 (`ibv_query_device_ex(3)`).
+    pub device_cap_flags_ex: u64,
     /// `enum ibv_atomic_cap`: 0 for no atomics, 1 for atomics that are atomic among all queue
     /// pairs of the device (`IBV_ATOMIC_HCA`).
     pub atomic_cap: u32,
@@ -202,7 +204,8 @@ impl Device {
             hw_ver: 1,
             limits: *self.limits(),
             page_size_cap: 1 << 12 | 1 << 21 | 1 << 30,
-            device_cap_flags: self.profile().device_cap_flags(),
+            device_cap_flags: self.profile().device_cap_flags() as u32,
+            device_cap_flags_ex: self.profile().device_cap_flags(),
             atomic_cap: self.profile().atomic_cap(),
             timestamp_mask: self.profile().timestamp_mask(),
             core_clock_khz: 1_000_000,

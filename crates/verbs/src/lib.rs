@@ -73,6 +73,7 @@ mod identity;
 mod life;
 mod limits;
 mod log;
+mod pages;
 mod port;
 mod process;
 mod profile;
@@ -83,17 +84,20 @@ pub use config::{Config, ConfigError, KNOBS, Knob};
 pub use context::Context;
 pub use device::{Device, DeviceAttr};
 pub use faults::{FaultSpec, Side};
-pub use handles::{Ah, AhAttr, Cq, Mr, Pd, PostSend, Qp, QpInitAttr, Srq};
+pub use handles::{
+    Advice, AdviseFlags, Ah, AhAttr, Cq, Dm, DmAttr, FastMr, Mr, MrChange, Mw, MwBindInfo, Pd,
+    PostSend, Qp, QpInitAttr, Srq, Translation,
+};
 pub use limits::{FULL, GEN2, GEN3, Limits};
 pub use port::{DEFAULT_PKEY, PORT, PortAttr, PortState};
 pub use process::{configure, device_fatal};
 pub use profile::{Features, Profile};
 pub use stats::{HwStats, ProcessStats, processes};
 
-pub use irdma_mem::{Access, Buffer, MrInfo, Sge};
+pub use irdma_mem::{Access, Buffer, MrInfo, MwBind, MwType, Piece, Sge};
 pub use irdma_transport::{
-    AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, QpAttr, QpCap, QpState, QpType,
-    RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest, VerbsError, Wc, WcFlags,
-    WcOpcode, WcStatus,
+    AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, Placement, QpAttr, QpCap, QpState,
+    QpType, RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest, VerbsError, Wc,
+    WcFlags, WcOpcode, WcStatus,
 };
 pub use irdma_wire::{Gid, Psn, Qpn};

@@ -1,5 +1,6 @@
 //! What a device can hold at once, by profile.
 
+use irdma_mem::MAX_FAST_REG_PAGES;
 use irdma_transport::{ErrorKind, Result, VerbsError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,6 +28,12 @@ pub struct Limits {
     pub max_mr: u32,
     /// Bytes of a memory region.
     pub max_mr_size: u64,
+    /// Memory windows; 0 where the device has none.
+    pub max_mw: u32,
+    /// Bytes of device memory.
+    pub max_dm_size: u64,
+    /// Pages of a fast registration.
+    pub max_fast_reg_page_list_len: u32,
     /// Protection domains.
     pub max_pd: u32,
     /// Shared receive queues.
@@ -43,8 +50,6 @@ pub struct Limits {
     pub max_mcast_qp_attach: u32,
     /// Queue pairs in all multicast groups together.
     pub max_total_mcast_qp_attach: u32,
-    /// Memory windows; 0 where the device has none.
-    pub max_mw: u32,
     /// READs and atomics that a queue pair answers at once.
     pub max_qp_rd_atom: u8,
     /// READs and atomics that a queue pair has outstanding at once.
@@ -65,6 +70,9 @@ pub const FULL: Limits = Limits {
     max_cqe: (1 << 20) - 2,
     max_mr: (1 << 18) - 1,
     max_mr_size: 1 << 45,
+    max_mw: (1 << 18) - 1,
+    max_dm_size: 16 << 20,
+    max_fast_reg_page_list_len: MAX_FAST_REG_PAGES,
     max_pd: (1 << 18) - 3,
     max_srq: 1 << 14,
     max_srq_wr: (1 << 15) - 1,
@@ -73,7 +81,6 @@ pub const FULL: Limits = Limits {
     max_mcast_grp: 4095,
     max_mcast_qp_attach: 8,
     max_total_mcast_qp_attach: 4095 * 8,
-    max_mw: (1 << 18) - 1,
     max_qp_rd_atom: 128,
     max_qp_init_rd_atom: 128,
     max_gids: 255,
@@ -91,6 +98,7 @@ pub const GEN2: Limits = Limits {
     max_srq: 0,
     max_srq_sge: 13,
     max_mw: 0,
+    max_dm_size: 0,
     max_qp_rd_atom: 127,
     max_qp_init_rd_atom: 255,
     max_gids: 32,

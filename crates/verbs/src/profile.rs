@@ -36,6 +36,10 @@ bitflags! {
         const CREATE_FLAGS = 1 << 4;
         /// Extended reliable connections.
         const XRC = 1 << 5;
+        /// ATOMIC WRITE and FLUSH.
+        const PERSISTENCE = 1 << 6;
+        /// Device memory.
+        const DEVICE_MEMORY = 1 << 7;
     }
 }
 
@@ -91,18 +95,20 @@ impl Profile {
 
     /// `IBV_DEVICE_*` bits (seed 2.2); gen2 leaves out MEM_WINDOW, which the driver sets without
     /// offering windows.
-    pub(crate) const fn device_cap_flags(self) -> u32 {
-        const RC_RNR_NAK_GEN: u32 = 1 << 12;
-        const MEM_WINDOW: u32 = 1 << 17;
-        const MEM_MGT_EXTENSIONS: u32 = 1 << 21;
-        const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+    pub(crate) const fn device_cap_flags(self) -> u64 {
+        const RC_RNR_NAK_GEN: u64 = 1 << 12;
+        const MEM_WINDOW: u64 = 1 << 17;
+        const MEM_MGT_EXTENSIONS: u64 = 1 << 21;
+        const MEM_WINDOW_TYPE_2B: u64 = 1 << 24;
+        const GEN2: u64 = RC_RNR_NAK_GEN | MEM_MGT_EXTENSIONS;
+        const GEN3: u64 = GEN2 | MEM_WINDOW | MEM_WINDOW_TYPE_2B;
         /// CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, and the kernel's
-        /// BLOCK_MULTICAST_LOOPBACK.
-        const SOFTWARE: u32 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 22;
+        /// BLOCK_MULTICAST_LOOPBACK, FLUSH_GLOBAL and ATOMIC_WRITE.
+        const SOFTWARE: u64 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 22 | 1 << 38 | 1 << 40;
         match self {
-            Profile::Gen2 => RC_RNR_NAK_GEN | MEM_MGT_EXTENSIONS,
-            Profile::Gen3 => RC_RNR_NAK_GEN | MEM_MGT_EXTENSIONS | MEM_WINDOW | MEM_WINDOW_TYPE_2B,
-            Profile::Full => RC_RNR_NAK_GEN | SOFTWARE,
+            Profile::Gen2 => GEN2,
+            Profile::Gen3 => GEN3,
+            Profile::Full => GEN3 | SOFTWARE,
         }
     }
 

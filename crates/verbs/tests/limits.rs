@@ -89,7 +89,7 @@ fn a_closed_context_refuses_everything_and_frees_its_queue_pairs() {
     a.context.dealloc_ucontext();
     assert_eq!(a.pd.create_srq(SrqAttr::default()).unwrap_err().errno(), 22);
     assert_eq!(a.qp.query_qp().unwrap_err().errno(), 22);
-    assert_eq!(a.mr.dereg_mr().unwrap_err().errno(), 22);
+    assert_eq!(a.mr.dereg_mr().unwrap_err().error.errno(), 22);
     drop((a.qp, a.cq));
     let (state, _) = b.qp.query_qp().unwrap();
     assert_eq!(state.state, irdma::QpState::Rts);

@@ -6,14 +6,14 @@
 mod common;
 
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use common::process::{Peer, ROLE, meet, read_line};
 use common::{ALL, CAP, Node, loopback};
 use irdma::{
-    Access, AhAttr, AttrMask, Buffer, Context, Cq, ErrorKind, Features, Gid, Limits, Pd, Profile,
-    Qp, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr,
-    Sge, SrqAttr, VerbsError, WcStatus,
+    Access, AhAttr, AttrMask, Buffer, Context, Cq, DmAttr, ErrorKind, Features, Gid, Limits,
+    MwType, Pd, Profile, Qp, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, SendData,
+    SendFlags, SendOp, SendWr, Sge, SrqAttr, VerbsError, WcStatus,
 };
 
 const INVALID: i32 = 22;
@@ -36,7 +36,11 @@ fn full_keeps_its_word() {
     walk("full");
 }
 
+/// A walk keeps both cores busy for seconds, longer than a peer's patience.
+static TURN: Mutex<()> = Mutex::new(());
+
 fn walk(profile: &str) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let walked = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "another_process", "--nocapture"])
         .envs([("IRDMA_PROFILE", profile), (ROLE, "walk")])
@@ -64,6 +68,7 @@ fn walk_all() {
     walk.shared_queues();
     walk.completion_queues();
     walk.regions();
+    walk.windows_and_device_memory();
     walk.outstanding_reads();
     walk.messages();
     walk.atomics();
@@ -239,6 +244,19 @@ impl Walk {
         assert_eq!(errno(register(4096, 0)), INVALID);
     }
 
+    fn windows_and_device_memory(&self) {
+        let window = errno(self.pd.alloc_mw(MwType::One));
+        assert_eq!(window, if self.offers(Features::WINDOWS) { 0 } else { UNSUPPORTED });
+        assert_eq!(self.limits.max_mw > 0, self.offers(Features::WINDOWS));
+        let length = self.limits.max_dm_size;
+        let take = |length| errno(self.context.alloc_dm(DmAttr { length, log_align_req: 0 }));
+        if self.offers(Features::DEVICE_MEMORY) {
+            assert_eq!((take(length), take(length + 1), take(0)), (0, NO_MEMORY, INVALID));
+        } else {
+            assert_eq!((length, take(1)), (0, UNSUPPORTED));
+        }
+    }
+
     fn qp(&self, qp_type: QpType) -> Qp {
         let max_inline_data = self.limits.max_inline_data.min(64);
         let cap = QpCap { max_inline_data, ..CAP };
@@ -312,6 +330,9 @@ impl Walk {
         let wr = SendWr { wr_id: 1, op, flags: SendFlags::SIGNALED, data, ud: None };
         let refused = if self.offers(Features::ATOMICS) { 0 } else { INVALID };
         assert_eq!(errno(qp.post_send(&wr)), refused);
+        let op = SendOp::AtomicWrite { remote_addr: 0, rkey: 1 };
+        let refused = if self.offers(Features::PERSISTENCE) { 0 } else { INVALID };
+        assert_eq!(errno(qp.post_send(&SendWr { op, ..wr })), refused);
         let access = qp.query_qp().unwrap().0.access;
         assert_eq!(access.contains(Access::REMOTE_ATOMIC), self.offers(Features::ATOMICS));
     }
@@ -363,6 +384,9 @@ impl Walk {
         fill("max_ah", limits.max_ah, || self.pd.create_ah(&ah));
         let buffer = Arc::new(Buffer::zeroed(64));
         fill("max_mr", limits.max_mr, || self.pd.reg_buffer(&buffer, 0..64, ALL));
+        if self.offers(Features::WINDOWS) {
+            fill("max_mw", limits.max_mw, || self.pd.alloc_mw(MwType::Two));
+        }
         let cap = QpCap { max_inline_data: 0, ..CAP };
         fill("max_qp", limits.max_qp, || self.pd.create_qp(&self.init(QpType::Rc, cap)));
     }
@@ -379,7 +403,7 @@ fn fill<T>(what: &str, max: u32, make: impl Fn() -> irdma::Result<T>) {
         assert!(made.len() <= max as usize, "{what}: more than {max}");
     };
     assert_eq!(made.len() as u32, max, "{what}: {refused}");
-    let expected = if what == "max_mr" { NO_MEMORY } else { OVERFLOW };
+    let expected = if ["max_mr", "max_mw"].contains(&what) { NO_MEMORY } else { OVERFLOW };
     assert_eq!(refused.errno(), expected, "{what}: {refused}");
 }
 
@@ -392,6 +416,7 @@ fn raise_descriptors() {
 
 #[test]
 fn an_atomic_of_a_peer_is_an_invalid_request_where_there_are_none() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut peer = Peer::start_env("target", &[("IRDMA_PROFILE", "gen2")]);
     let node = Node::new(&loopback(), QpType::Rc, 64);
     node.connect(&peer.ends);

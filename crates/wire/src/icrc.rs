@@ -20,6 +20,8 @@ const MAX_LEN: usize = 65_535 - IPV4_LEN - UDP_LEN;
 const MIN_LEN: usize = Bth::LEN + ICRC_LEN;
 /// Offset of the BTH byte that holds FECN, BECN and reserved bits.
 const BTH_VARIANT: usize = 4;
+/// The opcode of FLUSH over a reliable connection.
+const FLUSH: u8 = 0x1C;
 
 /// What the ICRC covers outside the packet. The destination port is [`UDP_PORT`].
 ///
@@ -57,7 +59,19 @@ pub fn sign(flow: &FlowKey, id: u16, packet: &mut [u8]) {
     packet[at..].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Compares the ICRC of a whole UDP payload.
+/// As [`sign`], for a FLUSH to Linux `rdma_rxe`: its ICRC runs over all headers a second time,
+/// without masking them, and it takes no other.
+///
+/// # Panics
+/// As [`sign`].
+pub fn sign_rxe_flush(flow: &FlowKey, id: u16, packet: &mut [u8]) {
+    assert!((MIN_LEN..=MAX_LEN).contains(&packet.len()), "no packet has {} bytes", packet.len());
+    let crc = compute_twice(flow, Ident { id, dont_fragment: true }, packet);
+    let at = packet.len() - ICRC_LEN;
+    packet[at..].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Compares the ICRC of a whole UDP payload; a FLUSH may have that of [`sign_rxe_flush`], too.
 ///
 /// `expected_id` is a guess that costs nothing when right: id, DF set. On IPv4 any other
 /// identification is found by arithmetic, so that 2^17 of the 2^32 ICRC values are accepted for a
@@ -82,9 +96,18 @@ fn solve(flow: &FlowKey, expected: Ident, packet: &[u8]) -> Option<Ident> {
         return None;
     }
     let received = u32::from_le_bytes(*packet.last_chunk().expect("longer than an ICRC"));
-    match received ^ compute(flow, expected, packet) {
+    let covered = packet.len() - ICRC_LEN;
+    let solved = match received ^ compute(flow, expected, packet) {
         0 => Some(expected),
-        difference if flow.is_v4() => explain(difference, packet.len(), expected),
+        difference if flow.is_v4() => explain(difference, covered, expected),
+        _ => None,
+    };
+    if solved.is_some() || packet[0] != FLUSH {
+        return solved;
+    }
+    match received ^ compute_twice(flow, expected, packet) {
+        0 => Some(expected),
+        difference if flow.is_v4() => explain(difference, 2 * covered, expected),
         _ => None,
     }
 }
@@ -93,11 +116,12 @@ fn solve(flow: &FlowKey, expected: Ident, packet: &[u8]) -> Option<Ident> {
 /// `difference`.
 ///
 /// A difference of the four header bytes e, with n bytes from their end to the CRC, changes the
-/// CRC by e * x^(8n + 32); the factor is invertible, so e is known exactly.
-fn explain(difference: u32, packet_len: usize, expected: Ident) -> Option<Ident> {
+/// CRC by e * x^(8n + 32); the factor is invertible, so e is known exactly. `covered` bytes lie
+/// between the UDP header and the CRC.
+fn explain(difference: u32, covered: usize, expected: Ident) -> Option<Ident> {
     const DF: u8 = 0x40;
     const AFTER_FLAGS: usize = 12 + UDP_LEN;
-    let bytes_back = AFTER_FLAGS + packet_len - ICRC_LEN + 4;
+    let bytes_back = AFTER_FLAGS + covered + 4;
     let [id_high, id_low, flags, offset] =
         polynomial::divide_by_x8(difference, bytes_back as u16).to_le_bytes();
     if offset != 0 || flags & !DF != 0 {
@@ -115,6 +139,17 @@ impl FlowKey {
 
 /// The CRC over everything but the last four bytes of `packet`.
 fn compute(flow: &FlowKey, ident: Ident, packet: &[u8]) -> u32 {
+    cover(flow, ident, packet).finalize()
+}
+
+/// The CRC that goes on over the packet, unmasked, after everything that [`compute`] covers.
+fn compute_twice(flow: &FlowKey, ident: Ident, packet: &[u8]) -> u32 {
+    let mut crc = cover(flow, ident, packet);
+    crc.update(&packet[..packet.len() - ICRC_LEN]);
+    crc.finalize()
+}
+
+fn cover(flow: &FlowKey, ident: Ident, packet: &[u8]) -> crc32fast::Hasher {
     let (bth, rest) = packet[..packet.len() - ICRC_LEN].split_first_chunk().expect("has a BTH");
     let udp_len = (packet.len() + UDP_LEN) as u16;
     let udp = RawUdp {
@@ -137,7 +172,7 @@ fn compute(flow: &FlowKey, ident: Ident, packet: &[u8]) -> u32 {
         }
     }
     crc.update(rest);
-    crc.finalize()
+    crc
 }
 
 fn masked_ipv4(src: Ipv4Addr, dst: Ipv4Addr, ident: Ident, udp_len: u16) -> RawIpv4 {

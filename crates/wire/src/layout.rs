@@ -23,6 +23,7 @@ macro_rules! layout {
 layout! {
     struct RawBth { opcode: u8, flags: u8, pkey: U16, fecn_becn_qpn: U32, ack_psn: U32, }
     struct RawDeth { qkey: U32, src_qpn: U32, }
+    struct RawXrcEth { srqn: U32, }
     struct RawFeth { word: U32, }
     struct RawReth { va: U64, rkey: U32, len: U32, }
     struct RawAtomicEth { va: U64, rkey: U32, swap_or_add: U64, compare: U64, }

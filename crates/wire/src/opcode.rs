@@ -9,6 +9,8 @@ pub enum Service {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Extended reliable connection (IBTA annex A14).
+    Xrc,
 }
 
 /// What a packet asks for or answers.
@@ -52,7 +54,7 @@ pub enum Position {
 use Operation::*;
 use Position::*;
 
-const SERVICES: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
+const SERVICES: [Service; 4] = [Service::Rc, Service::Uc, Service::Ud, Service::Xrc];
 const OPERATIONS: [Operation; 10] = [
     Send,
     Write,
@@ -112,6 +114,7 @@ impl Opcode {
     /// Bytes of extension headers after the BTH.
     pub const fn header_len(self) -> usize {
         self.has_deth() as usize * 8
+            + self.has_xrceth() as usize * 4
             + self.has_feth() as usize * 4
             + self.has_reth() as usize * 16
             + self.has_atomic_eth() as usize * 28
@@ -144,6 +147,11 @@ impl Opcode {
     /// Whether a DETH follows.
     pub const fn has_deth(self) -> bool {
         matches!(self.service, Service::Ud)
+    }
+
+    /// Whether an XRCETH follows: in the requests of extended connections.
+    pub const fn has_xrceth(self) -> bool {
+        matches!(self.service, Service::Xrc) && !self.is_response()
     }
 
     /// Whether a FETH follows.
@@ -183,6 +191,7 @@ impl Opcode {
         let Some(base) = self.base() else { return None };
         match self.service {
             Service::Rc => Some(base),
+            Service::Xrc => Some(0xA0 | base),
             Service::Uc if base <= 0x0B => Some(0x20 | base),
             Service::Ud if matches!(base, 0x04 | 0x05) => Some(0x60 | base),
             _ => None,
@@ -286,6 +295,8 @@ mod tests {
             0 => Some(len),
             1 if base <= 0x0B => Some(len),
             3 if base == 0x04 || base == 0x05 => Some(8 + len),
+            5 if (0x0D..=0x12).contains(&base) => Some(len),
+            5 => Some(4 + len),
             _ => None,
         }
     }
@@ -314,7 +325,8 @@ mod tests {
         let responses: Vec<u8> = (0..=255)
             .filter(|&byte| Opcode::from_byte(byte).is_some_and(Opcode::is_response))
             .collect();
-        assert_eq!(responses, [0x0D, 0x0E, 0x0F, 0x10, 0x11, 0x12]);
+        let rc = [0x0D, 0x0E, 0x0F, 0x10, 0x11, 0x12];
+        assert_eq!(responses, [rc, rc.map(|byte| 0xA0 | byte)].concat());
     }
 
     #[test]

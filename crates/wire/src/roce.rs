@@ -4,12 +4,14 @@ use thiserror::Error;
 
 use crate::layout::{
     self, RawAeth, RawAtomicAckEth, RawAtomicEth, RawBth, RawDeth, RawFeth, RawIeth, RawImmDt,
-    RawReth,
+    RawReth, RawXrcEth,
 };
 use crate::{Aeth, AtomicEth, Bth, Deth, Feth, Opcode, Reth};
 
 /// Bytes of the ICRC.
 pub const ICRC_LEN: usize = 4;
+/// Numbers of 24 bits share their word with a reserved byte.
+const MASK_24: u32 = 0xFF_FFFF;
 
 /// All headers of a packet, in host order. A header is present exactly when the opcode asks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +20,8 @@ pub struct Headers {
     pub bth: Bth,
     /// Every UD packet.
     pub deth: Option<Deth>,
+    /// The number of the receiver's shared queue: requests of extended connections (IBTA A14).
+    pub xrceth: Option<u32>,
     /// FLUSH.
     pub feth: Option<Feth>,
     /// WRITE FIRST and ONLY, READ request, FLUSH, ATOMIC WRITE.
@@ -40,6 +44,7 @@ impl Headers {
         Headers {
             bth,
             deth: None,
+            xrceth: None,
             feth: None,
             reth: None,
             atomic: None,
@@ -141,6 +146,9 @@ fn take_extensions(headers: &mut Headers, rest: &mut &[u8]) -> Option<()> {
     if opcode.has_deth() {
         headers.deth = Some(layout::take::<RawDeth>(rest)?.into());
     }
+    if opcode.has_xrceth() {
+        headers.xrceth = Some(layout::take::<RawXrcEth>(rest)?.srqn.get() & MASK_24);
+    }
     if opcode.has_feth() {
         headers.feth = Some(layout::take::<RawFeth>(rest)?.into());
     }
@@ -193,6 +201,9 @@ pub fn emit_headers(headers: &Headers, out: &mut [u8]) -> usize {
     if let Some(deth) = headers.deth {
         layout::put(&RawDeth::from(deth), out, &mut at);
     }
+    if let Some(srqn) = headers.xrceth {
+        layout::put(&RawXrcEth { srqn: (srqn & MASK_24).into() }, out, &mut at);
+    }
     if let Some(feth) = headers.feth {
         layout::put(&RawFeth::from(feth), out, &mut at);
     }
@@ -221,6 +232,7 @@ pub fn emit_headers(headers: &Headers, out: &mut [u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Operation, Service};
 
     /// `head` and zeros, `len` bytes in all.
     #[track_caller]
@@ -246,6 +258,24 @@ mod tests {
         check(&[SEND_ONLY, 0x10], 16, ParseError::PadBeyondPayload { pad: 1, available: 0 });
         check(&[ACK, 0x30], 20, ParseError::PadBeyondPayload { pad: 3, available: 0 });
         check(&[ACK], 24, ParseError::UnexpectedPayload(4));
+    }
+
+    #[test]
+    fn the_shared_queue_comes_before_other_headers() {
+        let opcode = Opcode::from_byte(0xAA).unwrap();
+        let mut bytes = [0; 40];
+        bytes[0] = 0xAA;
+        bytes[12..16].copy_from_slice(&[0xFF, 0x12, 0x34, 0x56]);
+        bytes[16..24].copy_from_slice(&0x1122u64.to_be_bytes());
+        bytes[30..32].copy_from_slice(&[0, 4]);
+        let packet = parse(&bytes).unwrap();
+        assert_eq!((opcode.service, opcode.operation), (Service::Xrc, Operation::Write));
+        assert_eq!(packet.headers.xrceth, Some(0x12_3456));
+        assert_eq!(packet.headers.reth.map(|reth| (reth.va, reth.len)), Some((0x1122, 4)));
+        assert_eq!(packet.payload, [0; 4]);
+        let mut out = [0xEE; 32];
+        emit_headers(&packet.headers, &mut out);
+        assert_eq!(out[12..], [&[0, 0x12, 0x34, 0x56], &bytes[16..32]].concat());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::ah::AddressVector;
 use crate::cq::Cq;
 use crate::pd::Pd;
 use crate::srq::Srq;
+use crate::xrc::Xrcd;
 
 /// The transport service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +21,17 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Extended reliable connection, the side that sends (IBTA annex A14).
+    XrcSend,
+    /// Extended reliable connection, the side that receives for the shared queues of a domain.
+    XrcRecv,
+}
+
+impl QpType {
+    /// Whether it sends requests that are acknowledged.
+    pub(crate) fn is_acknowledged(self) -> bool {
+        matches!(self, QpType::Rc | QpType::XrcSend)
+    }
 }
 
 /// States, numbered as `enum ibv_qp_state` (IBTA 10.3.1).
@@ -71,6 +83,8 @@ pub struct QpInit {
     pub recv_cq: Arc<Cq>,
     /// The shared receive queue, in place of an own one.
     pub srq: Option<Arc<Srq>>,
+    /// The domain whose shared queues [`QpType::XrcRecv`] receives for.
+    pub xrcd: Option<Arc<Xrcd>>,
     /// Sizes.
     pub cap: QpCap,
     /// Signal every send request.

@@ -75,24 +75,26 @@ impl Qp {
             solicited: got.solicited,
             ..Wc::default()
         };
-        cx.push_wc(&self.init.recv_cq, wc, &self.rq_unpolled);
+        let xrc_srq = self.xrc_srq.as_ref().and_then(|named| named.srq.upgrade());
+        let cq = xrc_srq.as_ref().and_then(|srq| srq.cq()).unwrap_or(&self.init.recv_cq);
+        cx.push_wc(cq, wc, &self.rq_unpolled);
     }
 
     /// The next receive request, from the shared queue where there is one.
     pub(crate) fn take_recv(&mut self, cx: &mut Cx) -> Option<RecvWqe> {
-        let Some(srq) = &self.init.srq else {
+        let Some(srq) = self.srq() else {
             return self.rq.pop_front();
         };
         let (wqe, crossed) = srq.pop()?;
         if crossed {
-            cx.event(EventKind::SrqLimitReached, EventSource::Srq(srq.token()));
+            cx.srq_event(&srq);
         }
         Some(wqe)
     }
 
     /// Puts back a receive request that was not used, for the next message.
     pub(crate) fn give_back_recv(&mut self, wqe: RecvWqe) {
-        match &self.init.srq {
+        match self.srq() {
             Some(srq) => srq.give_back(wqe),
             None => self.rq.push_front(wqe),
         }

@@ -14,6 +14,7 @@ pub use attr::{AttrMask, QpAttr, QpCap, QpInit, QpState, QpType};
 pub use modify::{Transition, transition};
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
 
 use irdma_mem::PdId;
 use irdma_wire::Qpn;
@@ -22,6 +23,7 @@ use crate::batch::Route;
 use crate::cq::Unpolled;
 use crate::flow::PeerId;
 use crate::roce::{Requester, Responder};
+use crate::srq::Srq;
 use crate::wqe::Wqe;
 use crate::wr::RecvWqe;
 
@@ -32,6 +34,20 @@ pub(crate) struct Path {
     pub(crate) peer: PeerId,
     pub(crate) dest: Qpn,
     pub(crate) mtu: u32,
+}
+
+/// A shared queue that a request named; the program may destroy it at any time.
+#[derive(Clone, Debug)]
+pub(crate) struct XrcSrq {
+    pub(crate) number: u32,
+    pub(crate) pd: PdId,
+    pub(crate) srq: Weak<Srq>,
+}
+
+impl XrcSrq {
+    pub(crate) fn new(srq: &Arc<Srq>) -> Self {
+        XrcSrq { number: srq.number(), pd: srq.pd().id(), srq: Arc::downgrade(srq) }
+    }
 }
 
 /// A queue pair. The requester's and responder's rules live in `roce`.
@@ -47,6 +63,8 @@ pub(crate) struct Qp {
     pub(crate) rq_unpolled: Unpolled,
     pub(crate) req: Requester,
     pub(crate) resp: Responder,
+    /// The shared queue that the newest request of an extended connection names.
+    pub(crate) xrc_srq: Option<XrcSrq>,
     /// Multicast attachments; the queue pair cannot be destroyed while there are any.
     pub(crate) attached_count: u32,
 }
@@ -64,6 +82,7 @@ impl Qp {
             rq_unpolled: Unpolled::default(),
             req: Requester::default(),
             resp: Responder::default(),
+            xrc_srq: None,
             attached_count: 0,
         }
     }
@@ -72,8 +91,18 @@ impl Qp {
         self.qpn.index()
     }
 
+    /// The domain that keys are checked against; with extended connections that of the shared
+    /// queue which the request names (IBTA annex A14).
     pub(crate) fn pd(&self) -> PdId {
-        self.init.pd.id()
+        self.xrc_srq.as_ref().map_or_else(|| self.init.pd.id(), |srq| srq.pd)
+    }
+
+    /// The shared queue that receives are taken from.
+    pub(crate) fn srq(&self) -> Option<Arc<Srq>> {
+        match &self.xrc_srq {
+            Some(named) => named.srq.upgrade(),
+            None => self.init.srq.clone(),
+        }
     }
 
     pub(crate) fn receives(&self) -> bool {

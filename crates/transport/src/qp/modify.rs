@@ -36,6 +36,7 @@ const RC_RTR: AttrMask = union(&[UC_RTR, M::MAX_DEST_RD_ATOMIC, M::MIN_RNR_TIMER
 const RTR_OPTIONAL: AttrMask = union(&[M::ALT_PATH, M::ACCESS_FLAGS, M::PKEY_INDEX]);
 const RC_RTS: AttrMask =
     union(&[M::TIMEOUT, M::RETRY_CNT, M::RNR_RETRY, M::SQ_PSN, M::MAX_QP_RD_ATOMIC]);
+const XRC_RECV_RTS: AttrMask = union(&[M::TIMEOUT, M::SQ_PSN]);
 const UC_LIVE: AttrMask = union(&[M::CUR_STATE, M::ACCESS_FLAGS, M::ALT_PATH, M::PATH_MIG_STATE]);
 const RC_LIVE: AttrMask = union(&[UC_LIVE, M::MIN_RNR_TIMER]);
 const UC_SQD: AttrMask =
@@ -54,10 +55,13 @@ const RC_SQD: AttrMask = union(&[
 /// The row of the table for one move, `None` where there is none.
 pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     let by_type = |rc, uc, ud| match qp_type {
-        QpType::Rc => rc,
+        QpType::Rc | QpType::XrcSend | QpType::XrcRecv => rc,
         QpType::Uc => uc,
         QpType::Ud => ud,
     };
+    // Of what a reliable connection needs, each side of an extended one needs its own part.
+    let rtr = if qp_type == QpType::XrcSend { UC_RTR } else { RC_RTR };
+    let rts = if qp_type == QpType::XrcRecv { XRC_RECV_RTS } else { RC_RTS };
     let (required, optional) = match (from, to) {
         (_, Reset) => (NONE, NONE),
         (Reset, Error) => return None,
@@ -65,10 +69,10 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
         (Reset, Init) => (by_type(CONNECTED_INIT, CONNECTED_INIT, UD_INIT), NONE),
         (Init, Init) => (NONE, by_type(CONNECTED_INIT, CONNECTED_INIT, UD_INIT)),
         (Init, Rtr) => (
-            by_type(RC_RTR, UC_RTR, NONE),
+            by_type(rtr, UC_RTR, NONE),
             by_type(RTR_OPTIONAL, RTR_OPTIONAL, union(&[M::PKEY_INDEX, M::QKEY])),
         ),
-        (Rtr, Rts) => (by_type(RC_RTS, M::SQ_PSN, M::SQ_PSN), by_type(RC_LIVE, UC_LIVE, UD_ANY)),
+        (Rtr, Rts) => (by_type(rts, M::SQ_PSN, M::SQ_PSN), by_type(RC_LIVE, UC_LIVE, UD_ANY)),
         (Rts, Rts) | (Sqd, Rts) => (NONE, by_type(RC_LIVE, UC_LIVE, UD_ANY)),
         (Rts, Sqd) => (NONE, M::EN_SQD_ASYNC_NOTIFY),
         (Sqd, Sqd) => (NONE, by_type(RC_SQD, UC_SQD, union(&[M::PKEY_INDEX, M::QKEY]))),

@@ -1,6 +1,6 @@
 //! Posting: a request's shape is checked here once, then trusted.
 
-use irdma_mem::total_len;
+use irdma_mem::{Access, total_len};
 
 use super::{Qp, QpState, QpType};
 use crate::cx::Cx;
@@ -15,15 +15,16 @@ impl Qp {
     /// Queues a send request; EINVAL for a wrong shape, ENOMEM when the queue is full.
     ///
     /// Any state takes it, as the driver does: before RTS it waits, in ERR it is flushed.
-    pub(crate) fn post_send(&mut self, cx: &mut Cx, wr: &SendWr<'_>) -> Result<()> {
-        let len = self.check_send(wr)?;
+    /// `srqn` names the peer's shared queue, for extended connections only.
+    pub(crate) fn post_send(&mut self, cx: &mut Cx, wr: &SendWr<'_>, srqn: u32) -> Result<()> {
+        let len = self.check_send(cx, wr)?;
         if self.sq.len() + self.sq_unpolled.count() >= self.init.cap.max_send_wr as usize {
             return Err(VerbsError::no_memory(format!(
                 "post_send: all {} send requests of QP {} are in use; poll completions first",
                 self.init.cap.max_send_wr, self.qpn
             )));
         }
-        self.sq.push_back(Wqe::new(wr, len));
+        self.sq.push_back(Wqe { srqn, ..Wqe::new(wr, len) });
         if self.attr.state == QpState::Err {
             self.flush_sends(cx);
         } else {
@@ -34,9 +35,10 @@ impl Qp {
 
     /// Queues a receive request; EINVAL for a wrong shape or with an SRQ, ENOMEM when full.
     pub(crate) fn post_recv(&mut self, cx: &mut Cx, wr: &RecvWr<'_>) -> Result<()> {
-        if self.init.srq.is_some() {
+        let is_xrc = matches!(self.init.qp_type, QpType::XrcSend | QpType::XrcRecv);
+        if self.init.srq.is_some() || is_xrc {
             return Err(VerbsError::invalid(format!(
-                "post_recv: QP {} receives through a shared queue; use post_srq_recv",
+                "post_recv: QP {} receives through a shared queue, if at all; use post_srq_recv",
                 self.qpn
             )));
         }
@@ -56,8 +58,9 @@ impl Qp {
         Ok(())
     }
 
-    fn check_send(&self, wr: &SendWr<'_>) -> Result<u32> {
+    fn check_send(&self, cx: &Cx, wr: &SendWr<'_>) -> Result<u32> {
         self.check_operation(wr)?;
+        check_local(cx, &wr.op)?;
         let len = match wr.data {
             SendData::Sges(sges) => {
                 if sges.len() > self.init.cap.max_send_sge as usize {
@@ -79,8 +82,11 @@ impl Qp {
 
     fn check_operation(&self, wr: &SendWr<'_>) -> Result<()> {
         let offered = match self.init.qp_type {
-            QpType::Rc => true,
-            QpType::Uc => matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }),
+            QpType::Rc | QpType::XrcSend => true,
+            QpType::XrcRecv => false,
+            QpType::Uc => {
+                matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }) || wr.op.is_local()
+            }
             QpType::Ud => matches!(wr.op, SendOp::Send { .. }),
         };
         if !offered {
@@ -99,6 +105,9 @@ impl Qp {
     }
 
     fn check_inline(&self, op: &SendOp, len: usize) -> Result<u64> {
+        if matches!(op, SendOp::AtomicWrite { .. }) {
+            return Ok(len as u64);
+        }
         if !op.is_send() && !matches!(op, SendOp::Write { .. }) {
             return Err(VerbsError::invalid("post_send: only SEND and WRITE carry inline data"));
         }
@@ -117,4 +126,17 @@ impl Qp {
             self.qpn
         ))
     }
+}
+
+/// A window needs addresses that its region's key does not count from 0 (seed row 45).
+fn check_local(cx: &Cx, op: &SendOp) -> Result<()> {
+    let SendOp::BindMw(bind) = op else { return Ok(()) };
+    let region = cx.mem.query(bind.lkey);
+    if bind.len > 0 && region.is_some_and(|mr| mr.access.contains(Access::ZERO_BASED)) {
+        return Err(VerbsError::invalid(format!(
+            "post_send: no window can be bound to the zero-based region of key {:#010x}",
+            bind.lkey
+        )));
+    }
+    Ok(())
 }

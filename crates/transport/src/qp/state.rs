@@ -132,7 +132,9 @@ fn merge(to: &mut QpAttr, from: &QpAttr, mask: AttrMask) {
             & (Access::LOCAL_WRITE
                 | Access::REMOTE_WRITE
                 | Access::REMOTE_READ
-                | Access::REMOTE_ATOMIC);
+                | Access::REMOTE_ATOMIC
+                | Access::FLUSH_GLOBAL
+                | Access::FLUSH_PERSISTENT);
     }
     to.dest_qpn = Qpn::new(to.dest_qpn.get());
 }

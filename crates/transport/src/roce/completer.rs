@@ -163,7 +163,7 @@ impl Qp {
         }
         let mtu = u64::from(self.attr.path_mtu);
         let offset = psn.distance(wqe.psn) as u64 * mtu;
-        let expected = (u64::from(wqe.len) - offset).min(mtu);
+        let expected = u64::from(wqe.response_len()).saturating_sub(offset).min(mtu);
         if data.len() as u64 != expected {
             tracing::info!(
                 "QP {}: WR {}: READ response at PSN {} has {} bytes, {expected} were due",

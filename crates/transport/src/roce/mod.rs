@@ -1,6 +1,7 @@
 //! The RoCEv2 services: reliable and unreliable connections, datagrams.
 
 mod completer;
+mod enhanced;
 mod requester;
 mod respond;
 mod responder;

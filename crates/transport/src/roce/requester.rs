@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use irdma_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Position, Psn, Reth, Service};
+use irdma_wire::{AtomicEth, Bth, Feth, Headers, Opcode, Operation, Position, Psn, Reth, Service};
 
 use super::{Fill, packet_count, packet_room};
 use crate::batch::Batch;
@@ -150,23 +150,45 @@ impl Qp {
 
     /// Executes a request that has no packet; such a request waits for all earlier ones.
     fn run_local_operation(&mut self, cx: &mut Cx) -> bool {
-        let Some(SendOp::LocalInvalidate { key }) = self.sq.front().map(|wqe| wqe.op) else {
+        let Some(op) = self.sq.front().map(|wqe| wqe.op).filter(SendOp::is_local) else {
             return false;
         };
         if self.req.cursor.0 != 0 || !self.may_start() {
             return false;
         }
-        match cx.mem.invalidate(key, self.pd()) {
-            Ok(()) => {
-                cx.stats.rdma_inv += 1;
-                self.complete_front_send(cx, WcStatus::Success);
-            }
-            Err(error) => {
-                tracing::info!("QP {}: local invalidate of {key:#010x}: {error}", self.qpn);
-                self.fail_front_send(cx, WcStatus::LocProtErr);
-            }
+        match self.execute_local(cx, op) {
+            WcStatus::Success => self.complete_front_send(cx, WcStatus::Success),
+            failure => self.fail_front_send(cx, failure),
         }
         true
+    }
+
+    fn execute_local(&self, cx: &mut Cx, op: SendOp) -> WcStatus {
+        let (pd, qpn) = (self.pd(), self.qpn.get());
+        match op {
+            SendOp::BindMw(bind) => match cx.mem.bind_mw(&bind, pd, qpn) {
+                Ok(()) => cx.stats.rdma_bnd += 1,
+                Err(error) => {
+                    tracing::info!("QP {}: bind of window {:#010x}: {error}", self.qpn, bind.rkey);
+                    return WcStatus::MwBindErr;
+                }
+            },
+            SendOp::RegMr { key, new_key, access } => {
+                if let Err(error) = cx.mem.fast_register(key, new_key, access, pd) {
+                    tracing::info!("QP {}: registration of {key:#010x}: {error}", self.qpn);
+                    return WcStatus::MwBindErr;
+                }
+            }
+            SendOp::LocalInvalidate { key } => match cx.mem.invalidate(key, pd, qpn) {
+                Ok(()) => cx.stats.rdma_inv += 1,
+                Err(error) => {
+                    tracing::info!("QP {}: local invalidate of {key:#010x}: {error}", self.qpn);
+                    return WcStatus::LocProtErr;
+                }
+            },
+            _ => return WcStatus::LocQpOpErr,
+        }
+        WcStatus::Success
     }
 
     /// New requests are started in RTS only; SQD finishes what was started.
@@ -184,7 +206,7 @@ impl Qp {
         if self.req.after_rnr.is_some_and(|most| at >= most as usize) {
             return Err(Stop::Wait);
         }
-        if wqe.failure.is_some() || matches!(wqe.op, SendOp::LocalInvalidate { .. }) {
+        if wqe.failure.is_some() || wqe.op.is_local() {
             return Err(Stop::Wait);
         }
         if !wqe.started() {
@@ -202,7 +224,8 @@ impl Qp {
         let mtu = self.attr.path_mtu;
         let wqe = &self.sq[at];
         let reads = wqe.op.is_read_or_atomic();
-        if reads && self.attr.max_rd_atomic == 0 || wqe.op.is_atomic() && wqe.len != 8 {
+        let bad_len = wqe.op.is_word() && wqe.len != 8;
+        if reads && self.attr.max_rd_atomic == 0 || bad_len {
             tracing::info!(
                 "QP {}: WR {}: {:?} of {} bytes with max_rd_atomic {}",
                 self.qpn,
@@ -211,7 +234,6 @@ impl Qp {
                 wqe.len,
                 self.attr.max_rd_atomic
             );
-            let bad_len = wqe.op.is_atomic() && wqe.len != 8;
             return Err(Stop::Failed(if bad_len {
                 WcStatus::LocLenErr
             } else {
@@ -271,12 +293,13 @@ impl Qp {
         let offset = u64::from(packet) * u64::from(mtu);
         let stop = (u64::from(end) * u64::from(mtu)).min(wqe.len.into());
         let asked = (stop - offset) as u32;
+        let is_write = matches!(wqe.op, SendOp::AtomicWrite { .. });
         let mut headers = self.request_headers(wqe, packet, Position::Only);
         if let (SendOp::Read { .. }, Some(reth)) = (wqe.op, &mut headers.reth) {
             reth.va = reth.va.wrapping_add(offset);
             reth.len = asked;
         }
-        let read_bytes = response_room(asked, mtu);
+        let read_bytes = response_room(wqe.response_len().min(asked), mtu);
         if !cx.has_room_for_reads(read_bytes) {
             cx.read_waiters.push(self.index());
             return Err(Stop::Wait);
@@ -284,7 +307,7 @@ impl Qp {
         Ok(Plan {
             headers,
             offset,
-            payload_len: 0,
+            payload_len: if is_write { asked as usize } else { 0 },
             span: end - packet,
             read_bytes,
             cost: 0,
@@ -295,6 +318,7 @@ impl Qp {
     fn request_headers(&self, wqe: &Wqe, packet: u32, position: Position) -> Headers {
         let service = match self.init.qp_type {
             QpType::Uc => Service::Uc,
+            QpType::XrcSend => Service::Xrc,
             _ => Service::Rc,
         };
         let ends = matches!(position, Position::Last | Position::Only);
@@ -303,6 +327,8 @@ impl Qp {
             SendOp::Read { .. } => Operation::ReadRequest,
             SendOp::CompareSwap { .. } => Operation::CompareSwap,
             SendOp::FetchAdd { .. } => Operation::FetchAdd,
+            SendOp::AtomicWrite { .. } => Operation::AtomicWrite,
+            SendOp::Flush { .. } => Operation::Flush,
             _ => Operation::Send,
         };
         let mut opcode = Opcode::new(service, operation, position);
@@ -318,6 +344,8 @@ impl Qp {
         let bth = Bth::new(opcode, self.attr.dest_qpn, wqe.psn.add(packet));
         let (reth, atomic) = remote_address(wqe);
         Headers {
+            xrceth: opcode.has_xrceth().then_some(wqe.srqn),
+            feth: flush_header(&wqe.op),
             reth: reth.filter(|_| opcode.has_reth()),
             atomic: atomic.filter(|_| opcode.has_atomic_eth()),
             imm,
@@ -354,11 +382,11 @@ impl Qp {
         batch: &mut Batch<'_>,
     ) -> Result<(), WcStatus> {
         let at = self.req.cursor.0;
-        let rc = self.init.qp_type == QpType::Rc;
+        let rc = self.init.qp_type.is_acknowledged();
         let asks = rc && self.asks_for_ack(cx, path, &plan);
         plan.headers.bth.ack_request = asks;
         let (wqe, mem, pd) = (&self.sq[at], &cx.mem, self.pd());
-        batch
+        let size = batch
             .push(&path.route, &plan.headers, plan.payload_len, |out| {
                 wqe.gather(mem, pd, plan.offset, out)
             })
@@ -370,6 +398,9 @@ impl Qp {
                 );
                 WcStatus::LocProtErr
             })?;
+        if self.is_for_rxe(&plan) {
+            batch.sign_rxe_flush(size);
+        }
         self.req.unasked = if asks { 0 } else { self.req.unasked + 1 };
         self.count_request(cx, &plan);
         self.advance_cursor(cx, &plan);
@@ -379,6 +410,14 @@ impl Qp {
             self.note_drained(cx);
         }
         Ok(())
+    }
+
+    /// A FLUSH that got no answer may have gone to `rdma_rxe`, which drops what is not signed in
+    /// its own way: every second retransmission is.
+    fn is_for_rxe(&self, plan: &Plan) -> bool {
+        let again = plan.headers.bth.psn.precedes(self.req.sent);
+        let turn = self.attr.retry_cnt.wrapping_sub(self.req.retry_left);
+        again && plan.headers.feth.is_some() && turn % 2 == 1
     }
 
     /// At the end of each message, every quarter window, and where the shared window is filled
@@ -407,7 +446,7 @@ impl Qp {
         } else {
             self.req.cursor.1 += plan.span;
         }
-        if self.init.qp_type == QpType::Rc && self.req.ack_deadline.is_none() {
+        if self.init.qp_type.is_acknowledged() && self.req.ack_deadline.is_none() {
             self.arm_ack_timer(cx);
         }
     }
@@ -419,7 +458,8 @@ impl Qp {
         match self.sq[self.req.cursor.0].op {
             SendOp::Read { .. } => cx.stats.out_rdma_reads += 1,
             SendOp::Write { .. } => cx.stats.out_rdma_writes += 1,
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => cx.stats.tx_atomics += 1,
+            op if op.is_word() => cx.stats.tx_atomics += 1,
+            SendOp::Flush { .. } => {}
             _ => cx.stats.out_rdma_sends += 1,
         }
     }
@@ -451,11 +491,24 @@ fn position(packet: u32, packets: u32) -> Position {
     }
 }
 
+fn flush_header(op: &SendOp) -> Option<Feth> {
+    match *op {
+        SendOp::Flush { placement, whole_region, .. } => {
+            Some(Feth { placement: placement.bits(), selectivity: whole_region.into() })
+        }
+        _ => None,
+    }
+}
+
 fn remote_address(wqe: &Wqe) -> (Option<Reth>, Option<AtomicEth>) {
     match wqe.op {
         SendOp::Write { remote_addr: va, rkey, .. } | SendOp::Read { remote_addr: va, rkey } => {
             (Some(Reth { va, rkey, len: wqe.len }), None)
         }
+        SendOp::AtomicWrite { remote_addr: va, rkey } => {
+            (Some(Reth { va, rkey, len: wqe.len }), None)
+        }
+        SendOp::Flush { remote_addr: va, rkey, len, .. } => (Some(Reth { va, rkey, len }), None),
         SendOp::CompareSwap { remote_addr: va, rkey, compare, swap } => {
             (None, Some(AtomicEth { va, rkey, swap_or_add: swap, compare }))
         }

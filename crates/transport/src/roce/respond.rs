@@ -1,7 +1,7 @@
 //! Answers: acknowledgements coalesced, READ responses and atomics kept for duplicates
 //! (IBTA 9.7.5.1).
 
-use irdma_mem::Access;
+use irdma_mem::{Access, PdId};
 use irdma_wire::aeth::CREDIT_UNLIMITED;
 use irdma_wire::{
     Aeth, Bth, Headers, NakCode, Opcode, Operation, Packet, Position, Psn, Reth, Service, Syndrome,
@@ -13,19 +13,29 @@ use crate::batch::Batch;
 use crate::cx::Cx;
 use crate::effects::EventKind;
 use crate::error::DropReason;
-use crate::qp::{Path, Qp, QpState};
+use crate::qp::{Path, Qp, QpState, QpType};
 
 /// An answer that is still to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Response {
     Ack { psn: Psn, msn: u32, syndrome: Syndrome },
     Atomic { psn: Psn, msn: u32, value: u64, again: bool },
-    Read { psn: Psn, packets: u32, done: u32, reth: Reth, msn: u32, again: bool },
+    Read { psn: Psn, packets: u32, done: u32, reth: Reth, pd: PdId, msn: u32, again: bool },
 }
 
 impl Response {
-    pub(crate) fn read(psn: Psn, packets: u32, reth: Reth, msn: u32) -> Self {
-        Response::Read { psn, packets, done: 0, reth, msn, again: false }
+    pub(crate) fn read(psn: Psn, packets: u32, reth: Reth, pd: PdId, msn: u32) -> Self {
+        Response::Read { psn, packets, done: 0, reth, pd, msn, again: false }
+    }
+
+    /// The same answer for a duplicate.
+    fn again(self) -> Self {
+        match self {
+            Response::Read { psn, packets, done, reth, pd, msn, .. } => {
+                Response::Read { psn, packets, done, reth, pd, msn, again: true }
+            }
+            other => other,
+        }
     }
 
     /// READs and atomics take a responder resource until they are answered.
@@ -58,8 +68,19 @@ impl Response {
 /// A READ or atomic that a duplicate request may ask for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
-    Read { psn: Psn, packets: u32 },
-    Atomic { psn: Psn, msn: u32, value: u64 },
+    Read {
+        psn: Psn,
+        packets: u32,
+    },
+    Atomic {
+        psn: Psn,
+        msn: u32,
+        value: u64,
+    },
+    /// A FLUSH or ATOMIC WRITE, answered without data.
+    Plain {
+        psn: Psn,
+    },
 }
 
 impl Qp {
@@ -91,6 +112,9 @@ impl Qp {
     /// A request that was executed before: answer it again, never execute it again.
     pub(crate) fn duplicate(&mut self, cx: &mut Cx, packet: &Packet<'_>) {
         let psn = packet.headers.bth.psn;
+        if self.select_srq(&packet.headers).is_none() {
+            return cx.drop_packet(DropReason::Duplicate);
+        }
         match packet.headers.bth.opcode.operation {
             Operation::Send | Operation::Write if self.refusal_waits() => {}
             Operation::Send | Operation::Write => self.acknowledge_request(),
@@ -99,6 +123,7 @@ impl Qp {
                 None => cx.drop_packet(DropReason::Duplicate),
             },
             Operation::CompareSwap | Operation::FetchAdd => self.repeat_atomic(cx, psn),
+            Operation::Flush | Operation::AtomicWrite => self.repeat_plain(cx, psn),
             _ => cx.drop_packet(DropReason::Duplicate),
         }
     }
@@ -114,13 +139,14 @@ impl Qp {
                 let skip = psn.distance(first);
                 skip >= 0 && skip as u32 + packets <= all
             }
-            Kept::Atomic { .. } => false,
+            Kept::Atomic { .. } | Kept::Plain { .. } => false,
         });
         if !inside {
             return cx.drop_packet(DropReason::Duplicate);
         }
         let msn = self.resp.msn;
-        self.answer_again(cx, Response::Read { psn, packets, done: 0, reth, msn, again: true });
+        let read = Response::read(psn, packets, reth, self.pd(), msn);
+        self.answer_again(cx, read.again());
     }
 
     fn repeat_atomic(&mut self, cx: &mut Cx, psn: Psn) {
@@ -132,6 +158,14 @@ impl Qp {
             return cx.drop_packet(DropReason::Duplicate);
         };
         self.answer_again(cx, Response::Atomic { psn, msn, value, again: true });
+    }
+
+    fn repeat_plain(&mut self, cx: &mut Cx, psn: Psn) {
+        if !self.resp.kept.contains(&Kept::Plain { psn }) {
+            return cx.drop_packet(DropReason::Duplicate);
+        }
+        let empty = Response::read(psn, 1, Reth::default(), self.pd(), self.resp.msn);
+        self.answer_again(cx, empty.again());
     }
 
     /// Whether the answer to `psn` has not been sent yet.
@@ -172,9 +206,9 @@ impl Qp {
                 return Fill::Full;
             }
             let sent = match response {
-                Response::Read { done, reth, .. } => {
+                Response::Read { done, reth, pd, .. } => {
                     let offset = u64::from(done) * u64::from(path.mtu);
-                    self.push_read(cx, batch, &path, &headers, reth, offset, len)
+                    self.push_read(cx, batch, &path, &headers, (reth, pd), offset, len)
                 }
                 _ => batch.push(&path.route, &headers, 0, |_| Ok::<_, ()>(())).is_ok(),
             };
@@ -208,7 +242,7 @@ impl Qp {
         batch: &mut Batch<'_>,
         path: &Path,
         headers: &Headers,
-        reth: Reth,
+        (reth, pd): (Reth, PdId),
         offset: u64,
         len: usize,
     ) -> bool {
@@ -216,7 +250,8 @@ impl Qp {
             return batch.push(&path.route, headers, 0, |_| Ok::<_, ()>(())).is_ok();
         }
         let va = reth.va.wrapping_add(offset);
-        let grant = cx.mem.grant(reth.rkey, va, len as u64, Access::REMOTE_READ, self.pd());
+        let who = (pd, self.qpn.get());
+        let grant = cx.mem.grant_to_peer(reth.rkey, (va, len as u64), Access::REMOTE_READ, who);
         grant.is_ok_and(|grant| {
             let fill = |out: &mut [u8]| {
                 grant.read_at(0, out);
@@ -236,8 +271,12 @@ impl Qp {
     }
 
     fn response_headers(&self, path: &Path, response: &Response) -> (Headers, usize) {
+        let service = match self.init.qp_type {
+            QpType::XrcRecv => Service::Xrc,
+            _ => Service::Rc,
+        };
         let header = |operation, position, psn, syndrome, msn| {
-            let opcode = Opcode::new(Service::Rc, operation, position);
+            let opcode = Opcode::new(service, operation, position);
             let mut headers = Headers::new(Bth::new(opcode, path.dest, psn));
             headers.aeth = opcode.has_aeth().then_some(Aeth { syndrome, msn });
             headers

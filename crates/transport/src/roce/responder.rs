@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use irdma_mem::{Access, scatter, total_len};
+use irdma_mem::{Access, GrantError, scatter, total_len};
 use irdma_wire::{AtomicEth, Headers, NakCode, Operation, Packet, Psn, Reth, Syndrome};
 
 use super::respond::{Kept, Response};
@@ -13,7 +13,7 @@ use super::{MAX_MESSAGE, packet_count};
 use crate::cx::Cx;
 use crate::effects::{EventKind, EventSource};
 use crate::error::DropReason;
-use crate::qp::{Qp, QpState, Received};
+use crate::qp::{Qp, QpState, Received, XrcSrq};
 use crate::wc::{WcOpcode, WcStatus};
 use crate::wr::RecvWqe;
 
@@ -53,7 +53,7 @@ impl Responder {
         }
     }
 
-    fn count_message(&mut self) {
+    pub(super) fn count_message(&mut self) {
         self.msn = (self.msn + 1) & 0xFF_FFFF;
     }
 }
@@ -69,9 +69,9 @@ pub(crate) enum Refusal {
     NakRecv(NakCode, u64, WcStatus),
 }
 
-const INVALID: Refusal = Refusal::Nak(NakCode::InvalidRequest, EventKind::QpReqErr);
-const FORBIDDEN: Refusal = Refusal::Nak(NakCode::InvalidRequest, EventKind::QpAccessErr);
-const NO_ACCESS: Refusal = Refusal::Nak(NakCode::RemoteAccess, EventKind::QpAccessErr);
+pub(super) const INVALID: Refusal = Refusal::Nak(NakCode::InvalidRequest, EventKind::QpReqErr);
+pub(super) const FORBIDDEN: Refusal = Refusal::Nak(NakCode::InvalidRequest, EventKind::QpAccessErr);
+pub(super) const NO_ACCESS: Refusal = Refusal::Nak(NakCode::RemoteAccess, EventKind::QpAccessErr);
 
 impl Qp {
     /// A request packet for this queue pair's responder (RC).
@@ -122,6 +122,7 @@ impl Qp {
     fn try_execute(&mut self, cx: &mut Cx, packet: &Packet<'_>) -> Result<(), Refusal> {
         let headers = &packet.headers;
         let opcode = headers.bth.opcode;
+        self.select_srq(headers).ok_or(INVALID)?;
         let continues = match &self.resp.message {
             None => opcode.starts(),
             Some(Message::Send { .. }) => opcode.operation == Operation::Send && !opcode.starts(),
@@ -137,10 +138,26 @@ impl Qp {
             Operation::CompareSwap | Operation::FetchAdd => {
                 return self.execute_atomic(cx, headers);
             }
+            Operation::AtomicWrite => return self.execute_atomic_write(cx, packet),
+            Operation::Flush => return self.execute_flush(cx, headers),
             _ => return Err(INVALID),
         }
         self.resp.expected = headers.bth.psn.add(1);
         Ok(())
+    }
+
+    /// Turns to the shared queue that a request of an extended connection names, if there is one;
+    /// a message stays with the one it began with.
+    pub(super) fn select_srq(&mut self, headers: &Headers) -> Option<()> {
+        let Some(xrcd) = &self.init.xrcd else { return Some(()) };
+        let number = headers.xrceth?;
+        let srq = xrcd.find(number)?;
+        let stays = self.xrc_srq.as_ref().is_some_and(|named| named.number == number);
+        if self.resp.message.is_some() && !stays {
+            return None;
+        }
+        self.xrc_srq = Some(XrcSrq::new(&srq));
+        Some(())
     }
 
     /// Packets before the last fill the path MTU, later ones carry at least a byte.
@@ -194,7 +211,7 @@ impl Qp {
         byte_len: u32,
     ) -> Result<(), Refusal> {
         if let Some(key) = headers.ieth {
-            cx.mem.invalidate(key, self.pd()).map_err(|error| {
+            cx.mem.invalidate(key, self.pd(), self.qpn.get()).map_err(|error| {
                 tracing::info!("QP {}: the peer's invalidate of {key:#010x}: {error}", self.qpn);
                 NO_ACCESS
             })?;
@@ -237,25 +254,38 @@ impl Qp {
             Some(_) => Some(self.take_recv(cx).ok_or(Refusal::Rnr)?),
             None => None,
         };
-        if len > 0 {
-            let grant = cx.mem.grant(rkey, va, len.into(), Access::REMOTE_WRITE, self.pd());
-            let grant = grant.map_err(|error| {
-                tracing::info!("QP {}: the peer's WRITE: rkey {rkey:#010x}: {error}", self.qpn);
-                NO_ACCESS
-            });
-            match grant {
-                Ok(grant) => grant.write_at(offset.into(), packet.payload),
-                Err(refusal) => {
-                    recv.into_iter().for_each(|wqe| self.give_back_recv(wqe));
-                    return Err(refusal);
-                }
-            }
+        if len > 0
+            && let Err(error) = self.write_for_peer(cx, Reth { va, rkey, len }, offset, packet)
+        {
+            tracing::info!("QP {}: the peer's WRITE: rkey {rkey:#010x}: {error}", self.qpn);
+            recv.into_iter().for_each(|wqe| self.give_back_recv(wqe));
+            return Err(NO_ACCESS);
         }
         if ends {
             self.finish_write(cx, headers, recv, len);
         } else {
             self.resp.message = Some(Message::Write { va, rkey, len, offset: end as u32 });
         }
+        Ok(())
+    }
+
+    /// Places a packet of a WRITE. The first one asks for the whole range, so that a message that
+    /// may not end does not begin.
+    pub(crate) fn write_for_peer(
+        &self,
+        cx: &Cx,
+        reth: Reth,
+        offset: u32,
+        packet: &Packet<'_>,
+    ) -> Result<(), GrantError> {
+        let who = (self.pd(), self.qpn.get());
+        let need = Access::REMOTE_WRITE;
+        let len = packet.payload.len() as u64;
+        if offset == 0 && len < u64::from(reth.len) {
+            drop(cx.mem.grant_to_peer(reth.rkey, (reth.va, reth.len.into()), need, who)?);
+        }
+        let va = reth.va.wrapping_add(offset.into());
+        cx.mem.grant_to_peer(reth.rkey, (va, len), need, who)?.write_at(0, packet.payload);
         Ok(())
     }
 
@@ -298,7 +328,7 @@ impl Qp {
         self.resp.count_message();
         cx.stats.in_rdma_reads += 1;
         self.keep(Kept::Read { psn, packets });
-        self.resp.queue.push_back(Response::read(psn, packets, reth, self.resp.msn));
+        self.resp.queue.push_back(Response::read(psn, packets, reth, self.pd(), self.resp.msn));
         Ok(())
     }
 
@@ -313,8 +343,9 @@ impl Qp {
             return Err(INVALID);
         }
         self.check_responder_room(cx)?;
+        let who = (self.pd(), self.qpn.get());
         let grant =
-            cx.mem.grant(rkey, va, 8, Access::REMOTE_ATOMIC, self.pd()).map_err(|error| {
+            cx.mem.grant_to_peer(rkey, (va, 8), Access::REMOTE_ATOMIC, who).map_err(|error| {
                 tracing::info!("QP {}: the peer's atomic: rkey {rkey:#010x}: {error}", self.qpn);
                 NO_ACCESS
             })?;
@@ -338,7 +369,7 @@ impl Qp {
     }
 
     /// READs and atomics beyond what was agreed are refused (IBTA 9.7.4.1.5).
-    fn check_responder_room(&self, cx: &mut Cx) -> Result<(), Refusal> {
+    pub(super) fn check_responder_room(&self, cx: &mut Cx) -> Result<(), Refusal> {
         let depth = usize::from(self.attr.max_dest_rd_atomic);
         let busy = self.resp.queue.iter().filter(|r| r.is_counted()).count();
         if depth == 0 || busy >= depth {
@@ -348,7 +379,7 @@ impl Qp {
         Ok(())
     }
 
-    fn check_key(
+    pub(super) fn check_key(
         &self,
         cx: &Cx,
         rkey: u32,
@@ -356,13 +387,14 @@ impl Qp {
         len: u32,
         need: Access,
     ) -> Result<(), Refusal> {
-        cx.mem.grant(rkey, va, len.into(), need, self.pd()).map(drop).map_err(|error| {
-            tracing::info!("QP {}: the peer's READ: rkey {rkey:#010x}: {error}", self.qpn);
+        let who = (self.pd(), self.qpn.get());
+        cx.mem.grant_to_peer(rkey, (va, len.into()), need, who).map(drop).map_err(|error| {
+            tracing::info!("QP {}: the peer's request: rkey {rkey:#010x}: {error}", self.qpn);
             NO_ACCESS
         })
     }
 
-    fn keep(&mut self, kept: Kept) {
+    pub(super) fn keep(&mut self, kept: Kept) {
         let depth = usize::from(self.attr.max_dest_rd_atomic).max(1);
         while self.resp.kept.len() >= depth {
             self.resp.kept.pop_front();

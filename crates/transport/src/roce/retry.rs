@@ -4,7 +4,7 @@ use irdma_wire::Psn;
 use irdma_wire::aeth::rnr_timer_ns;
 
 use crate::cx::Cx;
-use crate::qp::{Qp, QpState, QpType};
+use crate::qp::{Qp, QpState};
 use crate::timer::TimerKey;
 use crate::wc::WcStatus;
 
@@ -25,7 +25,7 @@ impl Qp {
 
     /// One of this queue pair's deadlines may be due.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Cx) {
-        if self.init.qp_type != QpType::Rc
+        if !self.init.qp_type.is_acknowledged()
             || !matches!(self.attr.state, QpState::Rts | QpState::Sqd)
         {
             return;

@@ -103,8 +103,8 @@ impl Qp {
             return Err(DropReason::Length);
         }
         if len > 0 {
-            let grant = cx.mem.grant(rkey, va, len.into(), Access::REMOTE_WRITE, self.pd());
-            grant.map_err(|_| DropReason::Access)?.write_at(offset.into(), packet.payload);
+            self.write_for_peer(cx, Reth { va, rkey, len }, offset, packet)
+                .map_err(|_| DropReason::Access)?;
         }
         if !ends {
             self.resp.message = Some(Message::Write { va, rkey, len, offset: end as u32 });

@@ -41,6 +41,7 @@ pub(crate) use traffic::Counters;
 use crate::config::Config;
 use crate::device::Device;
 use crate::limits::Quota;
+use crate::pages::populate;
 use crate::port::PORT;
 use crate::stats::HwStats;
 use handoff::HandOff;
@@ -56,6 +57,8 @@ pub(crate) struct Engine {
     pub(crate) srqs: Quota,
     pub(crate) ahs: Quota,
     pub(crate) targets: Arc<Targets>,
+    /// Device memory that is taken.
+    pub(crate) dm_bytes: Arc<AtomicU64>,
     config: Config,
     fork: &'static ForkGuard,
     seed: u64,
@@ -74,8 +77,11 @@ impl Engine {
         };
         let mut rng = Rng::new(seed);
         let limits = config.profile.limits();
+        let mem = MemTable::new(rng.next_u64(), limits.max_mr);
+        mem.set_probe(populate);
         Ok(Arc::new(Engine {
-            mem: Arc::new(MemTable::new(rng.next_u64(), limits.max_mr)),
+            mem: Arc::new(mem),
+            dm_bytes: Arc::default(),
             pds: PdTable::new(limits.max_pd),
             cqs: Quota::new("completion queues", limits.max_cq),
             srqs: Quota::new("shared receive queues", limits.max_srq),

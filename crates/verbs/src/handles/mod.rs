@@ -5,7 +5,12 @@
 
 mod ah;
 mod cq;
+mod dm;
+mod dmabuf;
+mod fast;
 mod mr;
+mod mw;
+mod odp;
 mod pd;
 mod qp;
 mod srq;
@@ -13,8 +18,13 @@ mod srq;
 pub use ah::{Ah, AhAttr};
 pub use cq::Cq;
 pub(crate) use cq::CqInner;
-pub use mr::Mr;
+pub use dm::{Dm, DmAttr};
+pub use fast::FastMr;
 pub(crate) use mr::MrInner;
+pub use mr::{Mr, MrChange, Translation};
+pub(crate) use mw::MwInner;
+pub use mw::{Mw, MwBindInfo};
+pub use odp::{Advice, AdviseFlags};
 pub use pd::Pd;
 pub(crate) use pd::PdInner;
 pub(crate) use qp::QpInner;

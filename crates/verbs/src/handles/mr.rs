@@ -1,44 +1,93 @@
 //! Memory regions.
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use irdma_mem::{Access, Buffer, MemError, MemTable, MrInfo, PdId};
+use irdma_mem::{Access, Buffer, MemError, MemTable, MrInfo, PdId, Rereg};
 use irdma_net::maps;
 use irdma_transport::{ErrorKind, Result, VerbsError};
 
+use super::dm::DmInner;
 use super::{Pd, PdInner};
+use crate::channel::Refused;
 use crate::context::ContextInner;
 use crate::life::Use;
 use crate::log::Logged;
 
-/// A registered memory region; dropping it deregisters.
+/// A registered memory region; dropping it deregisters, and unbinds what windows stand on it.
 #[derive(Debug)]
 pub struct Mr {
     inner: Arc<MrInner>,
-    _pd: Use<PdInner>,
 }
 
 #[derive(Debug)]
 pub(crate) struct MrInner {
-    pub(crate) info: MrInfo,
+    key: u32,
     context: Arc<ContextInner>,
-    registered: AtomicBool,
+    state: Mutex<State>,
+    _backing: Backing,
+}
+
+#[derive(Debug)]
+struct State {
+    info: MrInfo,
+    registered: bool,
+    _pd: Use<PdInner>,
+}
+
+/// What the memory of a region is part of, where it is not the program's.
+#[derive(Debug)]
+pub(crate) enum Backing {
+    /// The program's, or a buffer that the table keeps.
+    Program,
+    Device {
+        _dm: Use<DmInner>,
+    },
+    File {
+        _mapping: super::dmabuf::Mapping,
+    },
+}
+
+/// Another place for a region (`IBV_REREG_MR_CHANGE_TRANSLATION`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// Process address of the first byte.
+    pub addr: usize,
+    /// Length in bytes.
+    pub len: u64,
+    /// The first byte's address for work requests and peers.
+    pub iova: u64,
+}
+
+/// What [`Mr::rereg_user_mr`] changes; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MrChange<'a> {
+    /// Another place.
+    pub translation: Option<Translation>,
+    /// Another protection domain of the same context.
+    pub pd: Option<&'a Pd>,
+    /// Other access flags.
+    pub access: Option<Access>,
 }
 
 impl Pd {
     /// Registers `len` bytes at `addr`, which work requests and peers name by addresses from
-    /// `iova` on (`ibv_reg_mr_iova(3)`).
+    /// `iova` on (`ibv_reg_mr_iova(3)`), or from 0 on with [`Access::ZERO_BASED`].
+    ///
+    /// With [`Access::ON_DEMAND`] pages need not be mapped until they are accessed, and an access
+    /// to one that is not is a protection error; 0, `u64::MAX` and 0 then register the whole
+    /// address space.
     ///
     /// EINVAL for a length of 0 or above the limit, a range that wraps, or remote write or
     /// atomics without local write; EFAULT for memory that is not mapped, or not writable though
-    /// `access` says so; ENOMEM when keys are exhausted.
+    /// `access` says so; EOPNOTSUPP for persistent flushes, as this memory loses its content with
+    /// the power; ENOMEM when keys are exhausted.
     ///
     /// # Safety
     /// As [`irdma_mem::MemTable::reg_user_mr`]: the memory stays mapped, writable if `access`
     /// holds a write or atomic flag, until the region is deregistered, and no reference to it
-    /// is held whose rules a write by a peer would break.
+    /// is held whose rules a write by a peer would break. With [`Access::ON_DEMAND`] memory may
+    /// go and come while no access to it is under way.
     pub unsafe fn reg_user_mr(
         &self,
         addr: usize,
@@ -46,13 +95,23 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<Mr> {
-        self.check_len(len)
+        let on_demand = access.contains(Access::ON_DEMAND);
+        if on_demand && (addr, len, iova) == (0, u64::MAX, 0) {
+            return self.reg_implicit_mr(access).logged("reg_user_mr");
+        }
+        check_limits(&self.0.context, len, access)
             .and_then(|()| check_mapped(addr as u64, len, access))
             .and_then(|()| {
                 // SAFETY: our caller makes the same promise.
-                self.register(|mem, pd| unsafe { mem.reg_user_mr(pd, addr, len, iova, access) })
+                self.register(len, access, |mem, pd| unsafe {
+                    mem.reg_user_mr(pd, addr, len, iova, access)
+                })
             })
             .logged("reg_user_mr")
+    }
+
+    fn reg_implicit_mr(&self, access: Access) -> Result<Mr> {
+        self.register(0, access, |mem, pd| mem.reg_implicit_mr(pd, access))
     }
 
     /// Registers a part of a buffer, named by its own addresses.
@@ -65,38 +124,69 @@ impl Pd {
         access: Access,
     ) -> Result<Mr> {
         let iova = buffer.addr() + range.start as u64;
-        self.register(|mem, pd| mem.reg_phys_mr(pd, buffer, range, iova, access))
+        let len = range.len() as u64;
+        self.register(len, access, |mem, pd| mem.reg_phys_mr(pd, buffer, range, iova, access))
             .logged("reg_buffer")
     }
 
-    fn check_len(&self, len: u64) -> Result<()> {
-        let max = self.0.context.device.limits().max_mr_size;
-        if len > max {
-            return Err(VerbsError::invalid(format!(
-                "region of {len} bytes: above max_mr_size {max}"
-            )));
-        }
-        Ok(())
+    /// A key for the owner's own lists that reads as zeros and swallows writes
+    /// (`ibv_alloc_null_mr(3)`). ENOMEM when keys are exhausted.
+    pub fn alloc_null_mr(&self) -> Result<Mr> {
+        self.register(0, Access::empty(), MemTable::alloc_null_mr).logged("alloc_null_mr")
     }
 
     fn register(
         &self,
+        len: u64,
+        access: Access,
+        register: impl FnOnce(&MemTable, PdId) -> std::result::Result<MrInfo, MemError>,
+    ) -> Result<Mr> {
+        self.register_on(len, access, Backing::Program, register)
+    }
+
+    pub(super) fn register_on(
+        &self,
+        len: u64,
+        access: Access,
+        backing: Backing,
         register: impl FnOnce(&MemTable, PdId) -> std::result::Result<MrInfo, MemError>,
     ) -> Result<Mr> {
         let context = &self.0.context;
         context.check()?;
+        check_limits(context, len, access)?;
         let pd = Use::of(&self.0)?;
         let info = register(&context.engine.mem, pd.id).map_err(verbs_error)?;
-        let registered = AtomicBool::new(true);
-        let inner = Arc::new(MrInner { info, context: Arc::clone(context), registered });
+        let inner = Arc::new(MrInner {
+            key: info.lkey,
+            context: Arc::clone(context),
+            state: Mutex::new(State { info, registered: true, _pd: pd }),
+            _backing: backing,
+        });
         context.add_mr(&inner);
-        Ok(Mr { inner, _pd: pd })
+        Ok(Mr { inner })
     }
+}
+
+fn check_limits(context: &ContextInner, len: u64, access: Access) -> Result<()> {
+    let max = context.device.limits().max_mr_size;
+    if len > max {
+        return Err(VerbsError::invalid(format!("region of {len} bytes: above max_mr_size {max}")));
+    }
+    if access.contains(Access::FLUSH_PERSISTENT) {
+        return Err(VerbsError::unsupported(
+            "access FLUSH_PERSISTENT: this memory loses its content with the power; \
+             FLUSH_GLOBAL works",
+        ));
+    }
+    Ok(())
 }
 
 /// What hardware finds out when it pins the pages. A range that wraps is for others to refuse,
 /// and where the kernel does not tell the program's promise has to do.
 fn check_mapped(addr: u64, len: u64, access: Access) -> Result<()> {
+    if access.contains(Access::ON_DEMAND) {
+        return Ok(());
+    }
     let write = access.contains(Access::LOCAL_WRITE);
     let Some(end) = addr.checked_add(len) else { return Ok(()) };
     if maps::covers(addr..end, write).unwrap_or(true) {
@@ -107,58 +197,135 @@ fn check_mapped(addr: u64, len: u64, access: Access) -> Result<()> {
     Err(VerbsError::new(ErrorKind::Fault, text))
 }
 
-fn verbs_error(error: MemError) -> VerbsError {
+pub(super) fn verbs_error(error: MemError) -> VerbsError {
     let kind = match error {
-        MemError::InvalidLength { .. } | MemError::InvalidAccess(_) | MemError::UnknownKey(_) => {
-            ErrorKind::Invalid
-        }
+        MemError::InvalidLength { .. }
+        | MemError::InvalidAccess(_)
+        | MemError::UnknownKey(_)
+        | MemError::WrongKind { .. }
+        | MemError::PageSize(_)
+        | MemError::PageCount(_) => ErrorKind::Invalid,
         MemError::Fault => ErrorKind::Fault,
-        MemError::NoKeys { .. } => ErrorKind::NoMemory,
+        MemError::NoKeys { .. } | MemError::ListFull(_) => ErrorKind::NoMemory,
         MemError::Busy(_) => ErrorKind::Busy,
     };
     VerbsError::new(kind, error.to_string())
 }
 
 impl Mr {
-    /// Addresses, length, keys and rights.
-    pub fn info(&self) -> &MrInfo {
-        &self.inner.info
+    /// Addresses, length, keys and rights, as they are now.
+    pub fn info(&self) -> MrInfo {
+        self.inner.lock().info
     }
 
     /// The key for the program's own work requests.
     pub fn lkey(&self) -> u32 {
-        self.inner.info.lkey
+        self.inner.key
     }
 
     /// The key for the peer's requests.
     pub fn rkey(&self) -> u32 {
-        self.inner.info.rkey
+        self.inner.key
+    }
+
+    pub(super) fn mem(&self) -> &MemTable {
+        &self.inner.context.engine.mem
+    }
+
+    /// Changes place, protection domain or access, under the same key (`ibv_rereg_mr(3)`).
+    /// Requests that are being executed meanwhile find the old or the new registration.
+    ///
+    /// Errors as [`Pd::reg_user_mr`], EINVAL also for a domain of another context and for a null,
+    /// device memory or implicit region, EBUSY while windows are bound. Nothing has changed then.
+    ///
+    /// # Safety
+    /// As [`Pd::reg_user_mr`], for the region as it is afterwards.
+    pub unsafe fn rereg_user_mr(&self, change: &MrChange<'_>) -> Result<()> {
+        // SAFETY: our caller makes the same promise.
+        unsafe { self.inner.rereg(change) }.logged("rereg_user_mr")
     }
 
     /// Ends the registration: afterwards no use of the keys succeeds and none is under way.
-    pub fn dereg_mr(self) -> Result<()> {
-        self.inner.dereg().logged("dereg_mr")
+    /// EBUSY while memory windows are bound to the region.
+    pub fn dereg_mr(self) -> std::result::Result<(), Refused<Self>> {
+        match self.inner.dereg(MemTable::dereg_mr).logged("dereg_mr") {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Refused { handle: self, error }),
+        }
     }
 }
 
 impl MrInner {
-    fn dereg(&self) -> Result<()> {
-        let context = &self.context;
-        context.engine.check_fork()?;
-        if !self.registered.swap(false, Ordering::AcqRel) {
-            if context.is_removed() {
-                return Ok(());
-            }
-            return Err(VerbsError::invalid("the region was deregistered with its context"));
-        }
-        context.remove_mr(self.info.lkey);
-        context.engine.mem.dereg_mr(self.info.lkey).map_err(verbs_error)
+    /// The key of the region, which it keeps.
+    pub(crate) fn key(&self) -> u32 {
+        self.key
     }
 
-    /// Deregisters if that has not happened.
-    pub(crate) fn cut(&self) {
-        let _ = self.dereg();
+    /// # Safety
+    /// As [`Mr::rereg_user_mr`].
+    unsafe fn rereg(&self, change: &MrChange<'_>) -> Result<()> {
+        let context = &self.context;
+        context.check_device()?;
+        let mut state = self.lock();
+        check_registered(&state)?;
+        let access = change.access.unwrap_or(state.info.access);
+        let Translation { addr, len, .. } = change.translation.unwrap_or(Translation {
+            addr: state.info.addr,
+            len: state.info.len,
+            iova: state.info.iova,
+        });
+        if change.translation.is_some() || change.access.is_some() {
+            check_limits(context, len, access)?;
+            check_mapped(addr as u64, len, access)?;
+        }
+        let foreign = |pd: &&Pd| !Arc::ptr_eq(&pd.0.context, context);
+        if change.pd.as_ref().is_some_and(foreign) {
+            return Err(VerbsError::invalid("the new domain belongs to another context"));
+        }
+        let pd = change.pd.map(|pd| Use::of(&pd.0)).transpose()?;
+        let rereg = Rereg {
+            translation: change.translation.map(|to| (to.addr, to.len, to.iova)),
+            pd: pd.as_ref().map(|pd| pd.id),
+            access: change.access,
+        };
+        // SAFETY: our caller makes the same promise.
+        let changed = unsafe { context.engine.mem.rereg_user_mr(self.key, &rereg) };
+        state.info = changed.map_err(verbs_error)?;
+        if let Some(pd) = pd {
+            state._pd = pd;
+        }
+        Ok(())
     }
+
+    fn dereg(&self, how: fn(&MemTable, u32) -> std::result::Result<(), MemError>) -> Result<()> {
+        let context = &self.context;
+        context.engine.check_fork()?;
+        let mut state = self.lock();
+        if !state.registered && context.is_removed() {
+            return Ok(());
+        }
+        check_registered(&state)?;
+        how(&context.engine.mem, self.key).map_err(verbs_error)?;
+        state.registered = false;
+        context.remove_mr(self.key);
+        Ok(())
+    }
+
+    /// Deregisters if that has not happened, whatever windows are bound.
+    pub(crate) fn cut(&self) {
+        let _ = self.dereg(MemTable::cut_mr);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn check_registered(state: &State) -> Result<()> {
+    if !state.registered {
+        return Err(VerbsError::invalid("the region was deregistered with its context"));
+    }
+    Ok(())
 }
 
 impl Drop for Mr {

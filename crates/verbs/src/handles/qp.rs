@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use irdma_mem::Access;
 use irdma_transport as transport;
 use irdma_transport::{
-    AttrMask, QpAttr, QpCap, QpState, QpType, RecvWr, Result, SendWr, VerbsError,
+    AttrMask, QpAttr, QpCap, QpState, QpType, RecvWr, Result, SendOp, SendWr, VerbsError,
 };
 use irdma_wire::{Gid, Qpn};
 
@@ -101,6 +101,7 @@ impl Pd {
             send_cq: Arc::clone(&cqs[0].cq),
             recv_cq: Arc::clone(&cqs[1].cq),
             srq: srq.as_ref().map(|srq| Arc::clone(&srq.srq)),
+            xrcd: None,
             cap,
             sq_sig_all: attr.sq_sig_all,
             block_self_mcast: attr.block_self_mcast,
@@ -254,9 +255,7 @@ impl PostSend<'_> {
     /// See [`Qp::post_send`].
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
-        if wr.op.is_atomic() {
-            self.check_atomics(wr).logged("post_send")?;
-        }
+        self.qp.check_offered(&wr.op).logged("post_send")?;
         let now = self.lane.now();
         self.lane.endpoint.post_send(now, self.qpn, wr).logged("post_send")
     }
@@ -269,22 +268,27 @@ impl PostSend<'_> {
     }
 }
 
-impl PostSend<'_> {
-    /// EINVAL where the profile offers no atomics (seed row 57).
-    fn check_atomics(&self, wr: &SendWr<'_>) -> Result<()> {
-        let profile = self.qp.context.device.profile();
-        if profile.features().contains(Features::ATOMICS) {
-            return Ok(());
-        }
-        Err(VerbsError::invalid(format!("{:?}: profile {profile} offers no atomics", wr.op)))
-    }
-}
-
 impl QpInner {
     #[inline]
     fn check(&self) -> Result<()> {
         self.context.check_device()?;
         self.life.check(Self::WHAT)
+    }
+
+    /// EINVAL for an operation that the profile does not have (seed row 57).
+    #[inline]
+    fn check_offered(&self, op: &SendOp) -> Result<()> {
+        let needed = match op {
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Features::ATOMICS,
+            SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => Features::PERSISTENCE,
+            SendOp::BindMw(_) => Features::WINDOWS,
+            _ => return Ok(()),
+        };
+        let profile = self.context.device.profile();
+        if !profile.features().contains(needed) {
+            return Err(VerbsError::invalid(format!("{op:?}: profile {profile} does not have it")));
+        }
+        Ok(())
     }
 
     /// The RoCE rules: the transition table, and what the device has to say before it.

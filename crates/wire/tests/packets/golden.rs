@@ -68,14 +68,14 @@ fn every_packet_parses_re_emits_and_verifies() {
 fn deviant_packets_are_judged_as_recorded() {
     let Some(folder) = folder() else { return };
     let captures = judge_folder(folder.join("deviant"));
-    for (name, good, flushes) in [("roce4-rc-flush", 7, 3), ("roce4-rc-nak-flush-noaccess", 1, 1)] {
+    for (name, flushes) in [("roce4-rc-flush", 3), ("roce4-rc-nak-flush-noaccess", 1)] {
         let packets = &captures[name];
         let is_flush = |judgement: &&Judgement| {
             judgement.parsed.as_ref().unwrap().bth.opcode.operation == Operation::Flush
         };
         assert_eq!(packets.iter().filter(is_flush).count(), flushes, "{name}");
-        assert_eq!(packets.iter().filter(|packet| packet.icrc_good).count(), good, "{name}");
-        assert!(packets.iter().all(|packet| packet.icrc_good != is_flush(&packet)), "{name}");
+        // Their ICRC is not that of the specification, but known.
+        assert!(packets.iter().all(|packet| packet.icrc_good), "{name}");
         assert!(packets.iter().all(|packet| packet.re_emitted_identically), "{name}");
     }
     let broken = &captures["roceraw4-ud-broken"];

@@ -33,7 +33,7 @@ fn truncated_packets_are_refused_or_consistent() {
 fn each_flipped_bit_is_detected_but_in_the_variant_byte() {
     for flow in [flow4(), flow6()] {
         for opcode in opcodes() {
-            let mut packet = packet(opcode, if opcode.has_payload() { 133 } else { 0 }, &flow, 3);
+            let mut packet = packet(opcode, if opcode.has_payload() { 117 } else { 0 }, &flow, 3);
             for bit in 0..packet.len() * 8 {
                 packet[bit / 8] ^= 1 << (bit % 8);
                 let expected = if bit / 8 == 4 { Verdict::Good } else { Verdict::Bad };

@@ -152,3 +152,24 @@ fn lengths_that_no_packet_has_are_bad() {
 fn signing_less_than_a_packet_panics() {
     icrc::sign(&flow4(), 0, &mut [0; 15]);
 }
+
+/// The ICRC that Linux `rdma_rxe` gives a FLUSH goes on over all headers a second time.
+#[test]
+fn a_flush_may_have_the_icrc_of_rxe_and_nothing_else_may() {
+    for flow in [flow4(), flow6()] {
+        let mut flush = packet(Opcode::from_byte(0x1C).unwrap(), 0, &flow, 7);
+        let right = flush.clone();
+        icrc::sign_rxe_flush(&flow, 7, &mut flush);
+        assert_ne!(flush, right);
+        assert_eq!(icrc::verify(&flow, 7, &flush), Verdict::Good);
+        if flow.src.is_ipv4() {
+            assert_eq!(icrc::verify(&flow, 9, &flush), Verdict::GoodUnknownId(7));
+        }
+        let last = flush.len() - 1;
+        flush[last] ^= 1;
+        assert_eq!(icrc::verify(&flow, 7, &flush), Verdict::Bad);
+        let mut send = packet(send_only(), 16, &flow, 7);
+        icrc::sign_rxe_flush(&flow, 7, &mut send);
+        assert_eq!(icrc::verify(&flow, 7, &send), Verdict::Bad);
+    }
+}

@@ -40,6 +40,7 @@ pub fn headers(opcode: Opcode, payload_len: usize) -> Headers {
     Headers {
         bth,
         deth: opcode.has_deth().then_some(Deth { qkey: 0x7172_7374, src_qpn: Qpn::new(0x65_4321) }),
+        xrceth: opcode.has_xrceth().then_some(0x71_7273),
         feth: opcode.has_feth().then_some(Feth { placement: 2, selectivity: 1 }),
         reth: opcode.has_reth().then_some(reth),
         atomic: opcode.has_atomic_eth().then_some(atomic),
@@ -99,6 +100,7 @@ fn headers_of(opcode: Opcode, payload_len: usize, words: [u32; 16]) -> Headers {
     Headers {
         bth,
         deth: opcode.has_deth().then_some(Deth { qkey: d, src_qpn: Qpn::new(e) }),
+        xrceth: opcode.has_xrceth().then_some(d & 0xFF_FFFF),
         feth: opcode
             .has_feth()
             .then_some(Feth { placement: a as u8 & 15, selectivity: b as u8 & 3 }),

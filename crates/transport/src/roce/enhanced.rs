@@ -1,0 +1,96 @@
+//! The responder of memory placement extensions: ATOMIC WRITE and FLUSH (IBTA annex A19).
+//!
+//! Both take a responder resource until they are answered by an empty READ response. WRITEs are
+//! placed before the next packet is looked at, so whatever was written is visible already; a
+//! fence makes that so for other processors, too.
+
+use std::sync::atomic::{Ordering, fence};
+
+use irdma_mem::Access;
+use irdma_wire::{Headers, Packet, Psn, Reth};
+
+use super::respond::{Kept, Response};
+use super::responder::{FORBIDDEN, INVALID, NO_ACCESS, Refusal};
+use crate::cx::Cx;
+use crate::qp::Qp;
+use crate::wr::Placement;
+
+/// Bytes of an ATOMIC WRITE.
+const WORD: usize = 8;
+
+impl Qp {
+    /// 8 bytes at an aligned address, in one store.
+    pub(super) fn execute_atomic_write(
+        &mut self,
+        cx: &mut Cx,
+        packet: &Packet<'_>,
+    ) -> Result<(), Refusal> {
+        let Some(Reth { va, rkey, len }) = packet.headers.reth else {
+            return Err(INVALID);
+        };
+        if !self.attr.access.contains(Access::REMOTE_WRITE) {
+            return Err(FORBIDDEN);
+        }
+        if len as usize != WORD || packet.payload.len() != WORD || !va.is_multiple_of(8) {
+            return Err(INVALID);
+        }
+        self.check_responder_room(cx)?;
+        let who = (self.pd(), self.qpn.get());
+        let grant = cx.mem.grant_to_peer(rkey, (va, len.into()), Access::REMOTE_WRITE, who);
+        let grant = grant.map_err(|error| {
+            tracing::info!("QP {}: the peer's ATOMIC WRITE: rkey {rkey:#010x}: {error}", self.qpn);
+            NO_ACCESS
+        })?;
+        // A zero-based region may place an aligned offset at a misaligned address.
+        if !grant.is_aligned_8() {
+            return Err(INVALID);
+        }
+        grant.write_at(0, packet.payload);
+        drop(grant);
+        cx.stats.rx_atomics += 1;
+        self.answer_plainly(packet.headers.bth.psn);
+        Ok(())
+    }
+
+    pub(super) fn execute_flush(&mut self, cx: &mut Cx, headers: &Headers) -> Result<(), Refusal> {
+        let (Some(feth), Some(reth)) = (headers.feth, headers.reth) else {
+            return Err(INVALID);
+        };
+        let placement = Placement::from_bits(feth.placement).filter(|asked| !asked.is_empty());
+        let need = placement.map(needed).ok_or(INVALID)?;
+        if feth.selectivity > 1 {
+            return Err(INVALID);
+        }
+        if !self.attr.access.contains(need) {
+            return Err(FORBIDDEN);
+        }
+        self.check_responder_room(cx)?;
+        // The whole region is named by its key alone.
+        let len = if feth.selectivity == 1 { 0 } else { reth.len };
+        self.check_key(cx, reth.rkey, reth.va, len, need)?;
+        fence(Ordering::SeqCst);
+        self.answer_plainly(headers.bth.psn);
+        Ok(())
+    }
+
+    /// An empty READ response, repeated for a duplicate.
+    fn answer_plainly(&mut self, psn: Psn) {
+        self.resp.expected = psn.add(1);
+        self.resp.count_message();
+        self.keep(Kept::Plain { psn });
+        self.resp.queue.push_back(Response::read(
+            psn,
+            1,
+            Reth::default(),
+            self.pd(),
+            self.resp.msn,
+        ));
+    }
+}
+
+fn needed(placement: Placement) -> Access {
+    let mut need = Access::empty();
+    need.set(Access::FLUSH_GLOBAL, placement.contains(Placement::GLOBAL));
+    need.set(Access::FLUSH_PERSISTENT, placement.contains(Placement::PERSISTENT));
+    need
+}
