@@ -17,6 +17,7 @@ const MAY_BE_UNSAFE: [&str; 6] = [
     "crates/net/src/sys",
     "crates/verbs/src/",
     "crates/verbs/tests/",
+    "crates/verbs/examples/async_events.rs",
     "crates/abi/",
 ];
 

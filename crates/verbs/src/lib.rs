@@ -58,6 +58,35 @@
 //! # }
 //! ```
 //!
+//! # Lifetimes
+//!
+//! The compiler sees to the order in which objects end. Destroying one takes its handle, so that
+//! nothing can use it afterwards:
+//!
+//! ```compile_fail,E0382
+//! fn twice(qp: irdma::Qp) {
+//!     let _ = qp.destroy_qp();
+//!     let _ = qp.query_qp();
+//! }
+//! ```
+//!
+//! Requests that are being posted hold their queue pair:
+//!
+//! ```compile_fail,E0505
+//! fn post_to_nothing(qp: irdma::Qp, wr: &irdma::RecvWr<'_>) -> irdma::Result<()> {
+//!     let mut post = qp.start_post()?;
+//!     drop(qp);
+//!     post.post_recv(wr)
+//! }
+//! ```
+//!
+//! A region made of a [`Buffer`] shares it, so the memory stays while peers may reach it; only
+//! [`Pd::reg_user_mr`], for memory from elsewhere, is `unsafe`. Handles may be dropped in any
+//! order: an object stays as long as another stands on it, and destroying it explicitly is refused
+//! with EBUSY, which gives the handle back.
+//!
+//! # Names and refusals
+//!
 //! Verbs have the names of the kernel driver's functions. A refused verb changes nothing, and says
 //! why in its [`VerbsError`] and, with `IRDMA_LOG=info`, on stderr.
 #![cfg_attr(test, allow(clippy::duplicate_mod, reason = "the hand-off's model is its source"))]

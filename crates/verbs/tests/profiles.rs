@@ -54,7 +54,8 @@ fn another_process() {
     match std::env::var(ROLE).as_deref() {
         Ok("walk") => walk_all(),
         Ok("target") => {
-            meet(&Node::new(&loopback(), QpType::Rc, 64));
+            let node = Node::new(&loopback(), QpType::Rc, 64);
+            meet(&node);
             read_line();
         }
         _ => {}

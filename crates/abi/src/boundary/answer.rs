@@ -17,7 +17,7 @@ pub trait Answer {
     fn to_c(result: Result<Self::Value, Errno>) -> Self::Raw;
 }
 
-/// 0, or the error number itself.
+/// 0, or the error number itself; errno has it, too, since programs call `perror` all the same.
 pub struct Status;
 
 impl Answer for Status {
@@ -26,7 +26,13 @@ impl Answer for Status {
 
     #[inline]
     fn to_c(result: Result<(), Errno>) -> c_int {
-        result.map_or_else(|Errno(code)| code, |()| 0)
+        result.map_or_else(
+            |Errno(code)| {
+                set_errno(Errno(code));
+                code
+            },
+            |()| 0,
+        )
     }
 }
 
