@@ -27,6 +27,8 @@ pub enum ErrorKind {
     NotPermitted,
     /// EINTR: a signal handler ran while the call waited.
     Interrupted,
+    /// ENODATA: what the call needs was not registered before.
+    NoData,
     /// EFAULT: memory that is not there, or cannot be written.
     Fault,
 }
@@ -46,6 +48,7 @@ impl ErrorKind {
             ErrorKind::AddressInUse => 98,
             ErrorKind::NotPermitted => 1,
             ErrorKind::Interrupted => 4,
+            ErrorKind::NoData => 61,
             ErrorKind::Fault => 14,
         }
     }

@@ -15,9 +15,10 @@ use crate::channel::{
 };
 use crate::device::{Device, DeviceAttr};
 use crate::engine::Engine;
-use crate::handles::{Cq, Dm, DmAttr, MrInner, MwInner, Pd, QpInner};
+use crate::handles::{Cq, Dm, DmAttr, MrInner, MwInner, Pd, QpInner, QueueMrInner};
 use crate::life::{Alive, Life};
 use crate::log::Logged;
+use crate::page::CounterPage;
 use crate::port::{PORT, PortAttr, PortState, port_ibevent};
 use crate::process::Process;
 use crate::stats::HwStats;
@@ -37,6 +38,8 @@ pub(crate) struct ContextInner {
     /// The device is gone: only destroying goes on.
     removed: AtomicBool,
     open: Mutex<Open>,
+    /// Registered queue memory.
+    queue_mrs: Mutex<Vec<Weak<QueueMrInner>>>,
     seen: Mutex<Seen>,
 }
 
@@ -78,6 +81,7 @@ impl Context {
             listens: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             open: Mutex::default(),
+            queue_mrs: Mutex::default(),
             seen: Mutex::new(Seen { state, addresses: device.gids().addresses() }),
         });
         inner.engine.targets.add_context(&inner);
@@ -118,6 +122,18 @@ impl Context {
     /// The counters of this process, as they are now.
     pub fn get_hw_stats(&self) -> HwStats {
         self.0.engine.get_hw_stats()
+    }
+
+    /// Names the page of counters for [`Context::mmap`]; worth nothing once the last context of
+    /// the process is closed.
+    pub fn mmap_key(&self) -> u64 {
+        self.0.engine.targets.page.key()
+    }
+
+    /// Gives a page of this process's counters, which the engine keeps up to date; `len` is 4096.
+    /// EINVAL for another key or size.
+    pub fn mmap(&self, key: u64, len: usize) -> Result<CounterPage> {
+        self.usable().and_then(|context| context.engine.targets.page.mmap(key, len)).logged("mmap")
     }
 
     /// Makes a protection domain. EOVERFLOW at the limit.
@@ -200,6 +216,10 @@ impl ContextInner {
     #[inline]
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn queue_mrs(&self) -> MutexGuard<'_, Vec<Weak<QueueMrInner>>> {
+        self.queue_mrs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn add_channel(&self, channel: &Arc<CompChannelInner>) {

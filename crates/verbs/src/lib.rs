@@ -102,6 +102,7 @@ mod identity;
 mod life;
 mod limits;
 mod log;
+mod page;
 mod pages;
 mod port;
 mod process;
@@ -114,16 +115,18 @@ pub use context::Context;
 pub use device::{Device, DeviceAttr};
 pub use faults::{FaultSpec, Side};
 pub use handles::{
-    Advice, AdviseFlags, Ah, AhAttr, Cq, Dm, DmAttr, FastMr, Mr, MrChange, Mw, MwBindInfo, Pd,
-    PostSend, Qp, QpInitAttr, Srq, Translation,
+    Advice, AdviseFlags, Ah, AhAttr, Cq, Dm, DmAttr, FastMr, Mr, MrChange, Mw, MwBindInfo, Part,
+    Pd, PostSend, Qp, QpInitAttr, QueueMr, Srq, Translation,
 };
 pub use limits::{FULL, GEN2, GEN3, Limits};
+pub use page::CounterPage;
 pub use port::{DEFAULT_PKEY, PORT, PortAttr, PortState};
 pub use process::{configure, device_fatal};
 pub use profile::{Features, Profile};
 pub use stats::{HwStats, ProcessStats, processes};
 
 pub use irdma_mem::{Access, Buffer, MrInfo, MwBind, MwType, Piece, Sge};
+pub use irdma_transport::PUSH_PAGE_LEN;
 pub use irdma_transport::{
     AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, Placement, QpAttr, QpCap, QpState,
     QpType, RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest, VerbsError, Wc,

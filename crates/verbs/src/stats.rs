@@ -32,6 +32,7 @@ impl HwStats {
             .take(profile.counter_count());
         let drops = DropReason::NAMES.iter().map(|name| format!("drop_{name}")).zip(stats.drops);
         let ours = [
+            ("pushed", stats.pushed),
             ("out_errors", counters.out_errors),
             ("relayed_out", counters.relayed_out),
             ("relayed_in", counters.relayed_in),

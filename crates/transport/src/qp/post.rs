@@ -2,10 +2,10 @@
 
 use irdma_mem::{Access, total_len};
 
-use super::{Qp, QpState, QpType};
+use super::{Qp, QpState, QpType, Queue};
 use crate::cx::Cx;
 use crate::error::{Result, VerbsError};
-use crate::wqe::Wqe;
+use crate::wqe::{Wqe, WqeData};
 use crate::wr::{RecvWqe, RecvWr, SendData, SendOp, SendWr};
 
 /// The longest message (`max_msg_sz`), 2^31 - 1 bytes.
@@ -24,7 +24,11 @@ impl Qp {
                 self.init.cap.max_send_wr, self.qpn
             )));
         }
-        self.sq.push_back(Wqe { srqn, ..Wqe::new(wr, len) });
+        let pushed = self.push_data(&wr.data);
+        cx.stats.pushed += u64::from(pushed.is_some());
+        let data = pushed.unwrap_or_else(|| WqeData::new(&wr.data));
+        self.sq.push_back(Wqe { srqn, ..Wqe::new(wr, data, len) });
+        self.show_posted(cx, Queue::Send, wr.wr_id);
         if self.attr.state == QpState::Err {
             self.flush_sends(cx);
         } else {
@@ -52,6 +56,7 @@ impl Qp {
             )));
         }
         self.rq.push_back(RecvWqe::new(wr));
+        self.show_posted(cx, Queue::Recv, wr.wr_id);
         if self.attr.state == QpState::Err {
             self.flush_recvs(cx);
         }

@@ -89,6 +89,7 @@ impl Qp {
         self.attr = QpAttr::default();
         self.sq.clear();
         self.rq.clear();
+        self.show_taken(cx);
         self.req = Requester::default();
         self.resp = Responder::default();
     }

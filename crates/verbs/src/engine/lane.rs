@@ -412,6 +412,9 @@ impl Drop for LaneGuard<'_> {
         let deadline_ns = inner.finish();
         self.lane.deadline_ns.store(deadline_ns, Ordering::SeqCst);
         let effects = std::mem::take(&mut inner.effects);
+        if self.lane.targets.page.is_watched() {
+            self.lane.targets.page.publish(inner.endpoint.stats());
+        }
         drop(inner);
         for effect in effects {
             self.lane.targets.dispatch(effect);
@@ -450,7 +453,7 @@ mod tests {
             7,
             mem,
             Arc::new(HandOff::new(config.stand_back_ns)),
-            Arc::default(),
+            Arc::new(Targets::new(1)),
         )
         .unwrap();
         // Addresses of this process alone.

@@ -86,7 +86,7 @@ impl Engine {
             cqs: Quota::new("completion queues", limits.max_cq),
             srqs: Quota::new("shared receive queues", limits.max_srq),
             ahs: Quota::new("address handles", limits.max_ah),
-            targets: Arc::default(),
+            targets: Arc::new(Targets::new(rng.next_u64())),
             hand_off: Arc::new(HandOff::new(config.stand_back_ns)),
             config,
             fork,

@@ -13,6 +13,7 @@ mod mw;
 mod odp;
 mod pd;
 mod qp;
+mod rings;
 mod srq;
 
 pub use ah::{Ah, AhAttr};
@@ -29,5 +30,7 @@ pub use pd::Pd;
 pub(crate) use pd::PdInner;
 pub(crate) use qp::QpInner;
 pub use qp::{PostSend, Qp, QpInitAttr};
+pub(crate) use rings::QueueMrInner;
+pub use rings::{Part, QueueMr};
 pub use srq::Srq;
 pub(crate) use srq::SrqInner;

@@ -10,7 +10,7 @@ use irdma_transport::{
 };
 use irdma_wire::{Gid, Qpn};
 
-use super::{AhAttr, Cq, CqInner, Pd, PdInner, Srq, SrqInner};
+use super::{AhAttr, Cq, CqInner, Pd, PdInner, QueueMrInner, Srq, SrqInner};
 use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
 use crate::engine::{Engine, Lane, LaneGuard};
@@ -32,6 +32,7 @@ struct Uses {
     _pd: Use<PdInner>,
     _cqs: [Use<CqInner>; 2],
     _srq: Option<Use<SrqInner>>,
+    _queue_memory: Option<Use<QueueMrInner>>,
 }
 
 #[derive(Debug)]
@@ -106,7 +107,7 @@ impl Pd {
             sq_sig_all: attr.sq_sig_all,
             block_self_mcast: attr.block_self_mcast,
         };
-        let uses = Uses { _pd: Use::of(&self.0)?, _cqs: cqs, _srq: srq };
+        let uses = Uses { _pd: Use::of(&self.0)?, _cqs: cqs, _srq: srq, _queue_memory: None };
         let lane = context.engine.lane()?;
         let qpn = lane.lock().endpoint.create_qp(init)?;
         let inner = Arc::new(QpInner {
@@ -144,6 +145,22 @@ fn check_context(ours: &Arc<ContextInner>, theirs: &Arc<ContextInner>, what: &st
 }
 
 impl Qp {
+    /// Keeps the queue memory from being deregistered as long as the queue pair lives.
+    pub(super) fn hold_queue_memory(&mut self, memory: Use<QueueMrInner>) {
+        self._uses._queue_memory = Some(memory);
+    }
+
+    /// Gives the queue pair a page for inline data of up to [`crate::PUSH_PAGE_LEN`] bytes: a send
+    /// request that finds the queue empty uses it, and posting it allocates nothing.
+    ///
+    /// Nothing else changes, and nothing fails: other requests go as without. Counted as `pushed`
+    /// in [`crate::Context::get_hw_stats`].
+    pub fn alloc_push_page(&self) {
+        if self.inner.check().is_ok() {
+            self.inner.lane.lock().endpoint.alloc_push_page(self.inner.qpn);
+        }
+    }
+
     /// The queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.inner.qpn
@@ -340,6 +357,10 @@ impl QpInner {
             }
         }
         Ok(())
+    }
+
+    pub(super) fn set_rings(&self, rings: transport::Rings) -> Result<()> {
+        self.lane.lock().endpoint.set_rings(self.qpn, rings)
     }
 
     fn attach(&self, gid: &Gid, lid: u16) -> Result<()> {
