@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::identity;
 use crate::limits::Limits;
 use crate::log::Logged;
+use crate::mode::{Mode, NodeType, Transport};
 use crate::port::{self, GidTable, PortAttr};
 use crate::process::Process;
 use crate::profile::Profile;
@@ -23,13 +24,32 @@ pub struct Device(Arc<DeviceInner>);
 
 #[derive(Debug)]
 struct DeviceInner {
-    name: String,
+    kind: Kind,
     netdev: String,
+    mac: [u8; 6],
     index: u32,
     node_guid: u64,
     sys_image_guid: u64,
     config: Config,
     gids: Arc<GidTable>,
+}
+
+/// What sets the devices of a mode apart.
+#[derive(Debug, PartialEq, Eq)]
+struct Kind {
+    name: String,
+    node_type: NodeType,
+    transport: Transport,
+}
+
+fn init_roce_device(interface: &Interface) -> Kind {
+    let name = format!("roce_{}", interface.name);
+    Kind { name, node_type: NodeType::Ca, transport: Transport::Ib }
+}
+
+fn init_iw_device(interface: &Interface) -> Kind {
+    let name = format!("iw_{}", interface.name);
+    Kind { name, node_type: NodeType::Rnic, transport: Transport::Iwarp }
 }
 
 /// Attributes of a device (`struct ibv_device_attr`).
@@ -80,28 +100,22 @@ impl Device {
         interfaces.sort_by_key(|interface| (place(interface, config), interface.index));
         Ok(interfaces
             .iter()
-            .map(|interface| Device::init_roce_device(process, interface, config))
+            .map(|interface| Device::init_rdma_device(process, interface, config))
             .filter(|device| !unregistered.contains(device.name()))
             .collect())
     }
 
-    /// A RoCE device on `interface`, node type CA.
-    fn init_roce_device(process: &Process, interface: &Interface, config: &Config) -> Device {
-        Device::init_rdma_device(process, "roce", interface, config)
-    }
-
-    /// What devices of every mode have.
-    fn init_rdma_device(
-        process: &Process,
-        prefix: &str,
-        interface: &Interface,
-        config: &Config,
-    ) -> Device {
+    /// What devices of every mode have, and by the configured mode what sets them apart.
+    fn init_rdma_device(process: &Process, interface: &Interface, config: &Config) -> Device {
         let gids = process.gid_table(&interface.name);
         gids.update(&interface.addresses, config.link_local, config.profile.limits().max_gids);
         Device(Arc::new(DeviceInner {
-            name: format!("{prefix}_{}", interface.name),
+            kind: match config.mode {
+                Mode::Roce => init_roce_device(interface),
+                Mode::Iwarp => init_iw_device(interface),
+            },
             netdev: interface.name.clone(),
+            mac: interface.mac,
             index: interface.index,
             node_guid: identity::node_guid(&interface.name, interface.mac),
             sys_image_guid: identity::sys_image_guid(),
@@ -110,9 +124,29 @@ impl Device {
         }))
     }
 
-    /// The name, such as `roce_eth0`.
+    /// The protocol that the device speaks.
+    pub fn mode(&self) -> Mode {
+        self.0.config.mode
+    }
+
+    /// What kind of node it is.
+    pub fn node_type(&self) -> NodeType {
+        self.0.kind.node_type
+    }
+
+    /// The family of its protocol.
+    pub fn transport(&self) -> Transport {
+        self.0.kind.transport
+    }
+
+    /// Whether queue pairs get push pages without being asked.
+    pub(crate) fn pushes(&self) -> bool {
+        self.0.config.push
+    }
+
+    /// The name, such as `roce_eth0` or `iw_eth0`.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.kind.name
     }
 
     /// The name of the interface below.
@@ -163,10 +197,12 @@ impl Device {
             return Err(VerbsError::busy(format!("{} is registered already", self.name())));
         }
         self.port()?;
-        let engine = process.open_engine()?;
-        let opened = engine.open_device(self);
-        process.close_engine(&engine);
-        opened?;
+        if self.mode() == Mode::Roce {
+            let engine = process.open_engine()?;
+            let opened = engine.open_device(self);
+            process.close_engine(&engine);
+            opened?;
+        }
         process.unregistered().remove(self.name());
         Ok(())
     }
@@ -204,8 +240,8 @@ impl Device {
             hw_ver: 1,
             limits: *self.limits(),
             page_size_cap: 1 << 12 | 1 << 21 | 1 << 30,
-            device_cap_flags: self.profile().device_cap_flags() as u32,
-            device_cap_flags_ex: self.profile().device_cap_flags(),
+            device_cap_flags: self.profile().device_cap_flags(self.mode()) as u32,
+            device_cap_flags_ex: self.profile().device_cap_flags(self.mode()),
             atomic_cap: self.profile().atomic_cap(),
             timestamp_mask: self.profile().timestamp_mask(),
             core_clock_khz: 1_000_000,
@@ -217,23 +253,34 @@ impl Device {
     pub fn query_port(&self, port: u8) -> Result<PortAttr> {
         port::check_port(port).logged("query_port")?;
         let interface = self.refresh()?;
-        Ok(port::query_port(interface.as_ref(), self.0.gids.len()))
+        Ok(self.describe_port(interface.as_ref()))
+    }
+
+    fn describe_port(&self, interface: Option<&Interface>) -> PortAttr {
+        port::query_port(self.mode(), interface, self.0.gids.len())
     }
 
     /// As [`Device::query_port`]; `None` if the interface is gone, or another has its name.
     pub(crate) fn find_port(&self) -> Result<Option<PortAttr>> {
         let found = self.refresh()?.filter(|interface| interface.index == self.0.index);
-        Ok(found.map(|interface| port::query_port(Some(&interface), self.0.gids.len())))
+        Ok(found.map(|interface| self.describe_port(Some(&interface))))
     }
 
     /// The GID at `index` of port 1, zeros where an address was removed. EINVAL past the table.
+    ///
+    /// An iWARP device has one: the MAC of its interface, and zeros.
     pub fn query_gid(&self, port: u8, index: u32) -> Result<Gid> {
-        port::check_port(port).and_then(|()| self.0.gids.query_gid(index)).logged("query_gid")
+        let found = port::check_port(port).and_then(|()| match self.mode() {
+            Mode::Roce => self.0.gids.query_gid(index),
+            Mode::Iwarp => port::query_gid(self.0.mac, index),
+        });
+        found.logged("query_gid")
     }
 
-    /// The P_Key at `index` of port 1. EINVAL past index 0.
+    /// The P_Key at `index` of port 1. EINVAL past index 0, EOPNOTSUPP of an iWARP device.
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
-        port::query_pkey(port, index).logged("query_pkey")
+        let offered = self.mode().check_roce("partition keys");
+        offered.and_then(|()| port::query_pkey(port, index)).logged("query_pkey")
     }
 
     /// The Ethernet address that packets to `dgid` are sent to, as far as the kernel knows it: of
@@ -367,6 +414,22 @@ mod tests {
     fn the_filter_chooses_and_orders() {
         let devices = vec!["lo".into(), "four".into(), "none".into()];
         assert_eq!(order(&Config { devices, ..Config::default() }), ["lo", "four"]);
+    }
+
+    #[test]
+    fn the_mode_decides_what_a_device_is() {
+        let interface = interface(1, "eth0", "10.0.0.1");
+        let roce = init_roce_device(&interface);
+        assert_eq!((roce.node_type as i32, roce.transport as i32), (1, 0));
+        assert_eq!(roce.name, "roce_eth0");
+        let iw = init_iw_device(&interface);
+        assert_eq!((iw.node_type as i32, iw.transport as i32), (4, 1));
+        assert_eq!(iw.name, "iw_eth0");
+        for (mode, kind) in [(Mode::Roce, roce), (Mode::Iwarp, iw)] {
+            let config = Config { mode, ..Config::default() };
+            let device = Device::init_rdma_device(Process::current(), &interface, &config);
+            assert_eq!(device.0.kind, kind);
+        }
     }
 
     #[test]

@@ -102,6 +102,7 @@ mod identity;
 mod life;
 mod limits;
 mod log;
+mod mode;
 mod page;
 mod pages;
 mod port;
@@ -119,6 +120,7 @@ pub use handles::{
     Pd, PostSend, Qp, QpInitAttr, QueueMr, Srq, Translation,
 };
 pub use limits::{FULL, GEN2, GEN3, Limits};
+pub use mode::{Mode, NodeType, Transport};
 pub use page::CounterPage;
 pub use port::{DEFAULT_PKEY, PORT, PortAttr, PortState};
 pub use process::{configure, device_fatal};

@@ -7,6 +7,7 @@ use bitflags::bitflags;
 use irdma_transport::{QpCap, QpType, Result, SrqAttr, VerbsError};
 
 use crate::limits::{FULL, GEN2, GEN3, Limits};
+use crate::mode::Mode;
 
 /// The device whose limits, refusals and sizes a process meets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,21 +96,23 @@ impl Profile {
 
     /// `IBV_DEVICE_*` bits (seed 2.2); gen2 leaves out MEM_WINDOW, which the driver sets without
     /// offering windows.
-    pub(crate) const fn device_cap_flags(self) -> u64 {
+    pub(crate) const fn device_cap_flags(self, mode: Mode) -> u64 {
         const RC_RNR_NAK_GEN: u64 = 1 << 12;
         const MEM_WINDOW: u64 = 1 << 17;
         const MEM_MGT_EXTENSIONS: u64 = 1 << 21;
         const MEM_WINDOW_TYPE_2B: u64 = 1 << 24;
-        const GEN2: u64 = RC_RNR_NAK_GEN | MEM_MGT_EXTENSIONS;
+        const GEN2: u64 = MEM_MGT_EXTENSIONS;
         const GEN3: u64 = GEN2 | MEM_WINDOW | MEM_WINDOW_TYPE_2B;
         /// CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, and the kernel's
         /// BLOCK_MULTICAST_LOOPBACK, FLUSH_GLOBAL and ATOMIC_WRITE.
         const SOFTWARE: u64 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 22 | 1 << 38 | 1 << 40;
-        match self {
-            Profile::Gen2 => GEN2,
-            Profile::Gen3 => GEN3,
-            Profile::Full => GEN3 | SOFTWARE,
-        }
+        let of_mode = if matches!(mode, Mode::Roce) { RC_RNR_NAK_GEN } else { 0 };
+        of_mode
+            | match self {
+                Profile::Gen2 => GEN2,
+                Profile::Gen3 => GEN3,
+                Profile::Full => GEN3 | SOFTWARE,
+            }
     }
 
     /// `enum ibv_atomic_cap`: NONE, or HCA.
@@ -358,6 +361,14 @@ mod tests {
         assert_eq!(Profile::Gen3.check_service(QpType::Uc).unwrap_err().errno(), 95);
         assert!(Profile::Gen3.check(Features::ATOMICS | Features::SRQ).is_ok());
         assert!(Profile::Full.check(Features::all()).is_ok());
+    }
+
+    #[test]
+    fn only_roce_devices_make_rnr_naks() {
+        let flags = |profile: Profile, mode| profile.device_cap_flags(mode);
+        assert_eq!(flags(Profile::Gen2, Mode::Roce), 1 << 12 | 1 << 21);
+        assert_eq!(flags(Profile::Gen2, Mode::Iwarp), 1 << 21);
+        assert_eq!(flags(Profile::Gen3, Mode::Roce), 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24);
     }
 
     #[test]

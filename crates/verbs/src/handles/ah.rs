@@ -52,6 +52,7 @@ impl Pd {
     fn try_create_ah(&self, attr: &AhAttr) -> Result<Ah> {
         let context = &self.0.context;
         let transport_pd = self.0.transport()?;
+        context.device.mode().check_roce("address handles")?;
         let av = context.resolve(attr)?;
         let pd = Use::of(&self.0)?;
         let place = context.engine.ahs.take()?;

@@ -89,6 +89,7 @@ impl Pd {
         let context = &self.0.context;
         let pd = self.0.transport()?;
         let cap = check_shape(context.device.profile(), attr)?;
+        context.device.mode().check_roce("queue pairs yet")?;
         check_context(context, &attr.send_cq.inner.context, "send_cq")?;
         check_context(context, &attr.recv_cq.inner.context, "recv_cq")?;
         if let Some(srq) = attr.srq {
@@ -330,7 +331,11 @@ impl QpInner {
         }
         let mut lane = self.lane.lock();
         let now = lane.now();
-        lane.endpoint.modify_qp(now, self.qpn, &attr, mask)
+        lane.endpoint.modify_qp(now, self.qpn, &attr, mask)?;
+        if mask.contains(AttrMask::STATE) && attr.state == QpState::Rts && context.device.pushes() {
+            lane.endpoint.alloc_push_page(self.qpn);
+        }
+        Ok(())
     }
 
     /// What the device, rather than the transition table, has to say.

@@ -52,6 +52,7 @@ impl Pd {
         let context = &self.0.context;
         let transport_pd = self.0.transport()?;
         let profile = context.device.profile();
+        context.device.mode().check_roce("shared receive queues")?;
         profile.check(Features::SRQ)?;
         let attr = profile.size_srq(&attr)?;
         let pd = Use::of(&self.0)?;
