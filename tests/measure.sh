@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures bandwidth and latency as docs/performance.md reports them: everything in one run,
-# the candidates in turn, the median of five. Root; needs iperf3 and perftest.
+# the candidates in turn, the median of ROUNDS, five by default. Root; needs iperf3 and perftest.
 #
 #   tests/measure.sh            two namespaces joined by a veth pair: irdma against TCP
 #   tests/measure.sh peer       in the peer's guest: irdma over veth against its own rdma_rxe
@@ -29,7 +29,7 @@ result() { awk -v c="$1" '/^ *[0-9]+ +[0-9]+ / { v = $c } END { print v }'; }
 pair() {
     local column=$1; shift
     ip netns exec "$a" timeout 60 "$irdma" run -- "$@" >/dev/null 2>&1 &
-    sleep 0.7
+    sleep "${start:-0.7}"
     ip netns exec "$b" timeout 60 "$irdma" run -- "$@" 10.98.0.1 2>/dev/null | result "$column"
     wait
 }
@@ -71,33 +71,60 @@ veth() {
 }
 
 # In the guest: rdma_rxe to itself, which needs no network at all, against irdma over veth.
-guest() {
+rxe() {
     local op=$1 size=$2 n=$3
     timeout 100 "ib_${op}_bw" -d rxe0 -x 1 -F -n "$n" -s "$size" >/dev/null 2>&1 &
-    sleep 2
+    sleep "$start"
     timeout 100 "ib_${op}_bw" -d rxe0 -x 1 -F -n "$n" -s "$size" 10.77.0.2 2>/dev/null | result 4
     wait
 }
 
-case ${1:-veth} in
-veth) veth ;;
-peer) exec env PEER_NS=irdma-peer PEER_CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/irdma-tests" \
-    "${IRDMA_SHARED:-../shared}/peer-vm/peer-vm" sh "cd $PWD && IRDMA_BIN=$irdma ROUNDS=$rounds $0 guest" ;;
-guest)
+active_mtu() { awk '$1 == "active_mtu:" { print $2; exit }'; }
+
+# Both devices get interfaces of one MTU, so that they use one path MTU.
+set_mtu() {
+    ip link set eth0 mtu "$1"
+    ip -n "$a" link set v0 mtu "$1"; ip -n "$b" link set v1 mtu "$1"
+    local ours theirs
+    ours=$(ip netns exec "$a" "$irdma" run -- ibv_devinfo -d roce_v0 2>/dev/null | active_mtu)
+    theirs=$(ibv_devinfo -d rxe0 | active_mtu)
+    [ "$ours" = "$theirs" ] || { echo "path MTU $ours against $theirs: no comparison"; exit 1; }
+    echo "path MTU $ours (interfaces: $1)"
+}
+
+guest() {
+    local start=3 mtu size op n round ours theirs
     hosts
-    for size in 4096 65536; do
-        n=$((size > 10000 ? 100 : 500))
-        for op in write read send; do
-            ours="" theirs=""
-            for ((round = 1; round <= rounds; round++)); do
-                theirs+="$(guest "$op" "$size" "$n") "
-                ours+="$(pair 4 "ib_${op}_bw" -x 0 -F -n "$n" -s "$size") "
+    trap 'ip link set eth0 mtu 1500; ip netns del "$a"; ip netns del "$b"' EXIT
+    for mtu in 1500 4500; do
+        set_mtu "$mtu"
+        for size in 4096 65536; do
+            n=$((size > 10000 ? 1000 : 8000))
+            for op in write read send; do
+                ours="" theirs=""
+                for ((round = 1; round <= rounds; round++)); do
+                    theirs+="$(rxe "$op" "$size" "$n") "
+                    ours+="$(pair 4 "ib_${op}_bw" -x 0 -F -n "$n" -s "$size") "
+                done
+                compare "$op $size" "$ours" "$theirs"
             done
-            ours=$(tr ' ' '\n' <<<"${ours% }" | median) theirs=$(tr ' ' '\n' <<<"${theirs% }" | median)
-            awk -v o="$ours" -v t="$theirs" -v n="$op $size" \
-                'BEGIN { printf "%s: irdma %s MiB/s, rdma_rxe %s MiB/s, ratio %.2f\n", n, o, t, o / t }'
         done
     done
-    ;;
+}
+
+# compare NAME OURS THEIRS: a run that failed has left its place empty.
+compare() {
+    local ours theirs
+    ours=$(tr -s ' ' '\n' <<<"$2" | grep . | median) theirs=$(tr -s ' ' '\n' <<<"$3" | grep . | median)
+    echo "$1: irdma ${ours:-?} MiB/s ($(wc -w <<<"$2") runs), rdma_rxe ${theirs:-?} MiB/s ($(wc -w <<<"$3") runs)," \
+        "ratio $(awk -v o="$ours" -v t="$theirs" 'BEGIN { printf "%.2f", (t > 0 ? o / t : 0) }')"
+}
+
+case ${1:-veth} in
+veth) veth ;;
+peer) exec env PEER_NS="${PEER_NS:-irdma-peer}" \
+    PEER_CACHE="${PEER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/irdma-tests}" \
+    "${IRDMA_SHARED:-../shared}/peer-vm/peer-vm" sh "cd $PWD && IRDMA_BIN=$irdma ROUNDS=$rounds $0 guest" ;;
+guest) guest ;;
 *) sed -n '2,7p' "$0"; exit 2 ;;
 esac

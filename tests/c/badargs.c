@@ -8,6 +8,7 @@
  * Exit status: enum outcome of common.h.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -300,6 +301,11 @@ static void bad_srqs(struct bench *b)
 	errno = 0;
 	check_null("create_srq with too many SGEs", ibv_create_srq(b->device.pd, &over), EINVAL);
 	check_errno("SRQ limit over its size", EINVAL, ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT));
+	wr.num_sge = INT_MAX;
+	check_errno("post_srq_recv with 2^31-1 SGEs", EINVAL, ibv_post_srq_recv(srq, &wr, &bad));
+	wr.num_sge = INT_MIN;
+	check_errno("post_srq_recv with -2^31 SGEs", EINVAL, ibv_post_srq_recv(srq, &wr, &bad));
+	wr.num_sge = 1;
 	init.srq = srq;
 	qp = ibv_create_qp(b->device.pd, &init);
 	check(qp != NULL, "create_qp with an SRQ");

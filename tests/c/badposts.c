@@ -8,6 +8,7 @@
  * Exit status: enum outcome of common.h.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,6 +43,10 @@ static void bad_sends(struct bench *b)
 		sge[i] = bench_sge(b, 16);
 	wr = good, wr.num_sge = 33;
 	refused_send(&p, "post_send with too many SGEs", wr, EINVAL, ENOMEM);
+	wr = good, wr.num_sge = INT_MAX;
+	refused_send(&p, "post_send with 2^31-1 SGEs", wr, EINVAL, ENOMEM);
+	wr = good, wr.num_sge = INT_MAX, wr.send_flags |= IBV_SEND_INLINE;
+	refused_send(&p, "post_send with 2^31-1 inline SGEs", wr, EINVAL, ENOMEM);
 	wr = good, wr.num_sge = -1;
 	refused_send(&p, "post_send with -1 SGEs", wr, EINVAL, ENOMEM);
 	wr = good, wr.opcode = (enum ibv_wr_opcode)99;

@@ -95,7 +95,9 @@ unsafe extern "C" fn post_recv(
         let qp = unsafe { <&Object<Qp>>::from_c(qp) }?;
         let mut posting = qp.handle.start_post()?;
         // SAFETY: the program's list.
-        unsafe { each_recv("ibv_post_recv", &mut at, |wr| Ok(posting.post_recv(&wr)?)) }
+        unsafe {
+            each_recv("ibv_post_recv", &mut at, qp.max_recv_sge, |wr| Ok(posting.post_recv(&wr)?))
+        }
     });
     // SAFETY: the program's place for the answer.
     unsafe { blame(status, at, bad) }
@@ -112,7 +114,11 @@ unsafe extern "C" fn post_srq_recv(
         // SAFETY: the program's promise of a live queue.
         let srq = unsafe { <&Object<Srq>>::from_c(srq) }?;
         // SAFETY: the program's list.
-        unsafe { each_recv("ibv_post_srq_recv", &mut at, |wr| Ok(srq.handle.post_srq_recv(&wr)?)) }
+        unsafe {
+            each_recv("ibv_post_srq_recv", &mut at, srq.max_sge, |wr| {
+                Ok(srq.handle.post_srq_recv(&wr)?)
+            })
+        }
     });
     // SAFETY: the program's place for the answer.
     unsafe { blame(status, at, bad) }
@@ -126,6 +132,7 @@ unsafe extern "C" fn post_srq_recv(
 unsafe fn each_recv(
     call: &str,
     at: &mut *mut ibv_recv_wr,
+    max_sge: usize,
     mut post: impl FnMut(irdma::RecvWr<'_>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     if at.is_null() {
@@ -135,7 +142,7 @@ unsafe fn each_recv(
         // SAFETY: an element of the list.
         let wr = unsafe { at.read_unaligned() };
         // SAFETY: our caller promises the same.
-        post(unsafe { recv_wr(call, &wr) }?)?;
+        post(unsafe { recv_wr(call, &wr, max_sge) }?)?;
         *at = wr.next;
     }
     Ok(())

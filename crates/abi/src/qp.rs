@@ -27,6 +27,7 @@ use crate::types::{
 pub struct Qp {
     pub handle: ManuallyDrop<irdma::Qp>,
     pub max_send_sge: usize,
+    pub max_recv_sge: usize,
     sq_sig_all: c_int,
 }
 
@@ -140,6 +141,7 @@ fn finish(pd: &Object<Pd>, attr: &ibv_qp_init_attr, handle: irdma::Qp) -> Box<Ob
     let own = Qp {
         handle: ManuallyDrop::new(handle),
         max_send_sge: attr.cap.max_send_sge as usize,
+        max_recv_sge: attr.cap.max_recv_sge as usize,
         sq_sig_all: attr.sq_sig_all,
     };
     let qp = Object::new(c, own);

@@ -13,6 +13,7 @@ use crate::types::{IBV_SRQ_LIMIT, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 /// A shared receive queue.
 pub struct Srq {
     pub handle: ManuallyDrop<irdma::Srq>,
+    pub max_sge: usize,
 }
 
 // SAFETY: the program's pointers point to all of it.
@@ -49,7 +50,10 @@ pub fn create(
     c.srq_context = asked.srq_context;
     c.pd = pd.as_seen();
     c.handle = handle::next();
-    let srq = Object::new(c, Srq { handle: ManuallyDrop::new(handle) });
+    let srq = Object::new(
+        c,
+        Srq { handle: ManuallyDrop::new(handle), max_sge: granted.max_sge as usize },
+    );
     srq.handle.set_cookie(srq.cookie());
     Ok(srq)
 }

@@ -25,17 +25,24 @@ const _: () = {
     assert!(offset_of!(Sge, lkey) == offset_of!(ibv_sge, lkey));
 };
 
-/// The program's scatter/gather list, in place.
+/// The program's scatter/gather list, in place; EINVAL for more than `max` elements.
 ///
 /// # Safety
-/// `list` points to `count` elements that do not change during `'a`, unless it is NULL.
+/// `list` points to `count` elements that do not change during `'a`, unless it is NULL or `count`
+/// is out of bounds.
 #[inline]
-unsafe fn sges<'a>(call: &str, list: *mut ibv_sge, count: i32) -> Result<&'a [Sge], Errno> {
+unsafe fn sges<'a>(
+    call: &str,
+    list: *mut ibv_sge,
+    count: i32,
+    max: usize,
+) -> Result<&'a [Sge], Errno> {
     if count == 0 {
         return Ok(&[]);
     }
-    let Ok(count) = usize::try_from(count) else {
-        return Err(refuse(call, libc::EINVAL, "num_sge is negative"));
+    let Some(count) = usize::try_from(count).ok().filter(|count| *count <= max) else {
+        let cause = format!("num_sge {count}: the queue was created for 0 to {max}");
+        return Err(refuse(call, libc::EINVAL, &cause));
     };
     if list.is_null() || !list.is_aligned() {
         return Err(refuse(call, libc::EINVAL, "sg_list is NULL or not aligned"));
@@ -44,14 +51,18 @@ unsafe fn sges<'a>(call: &str, list: *mut ibv_sge, count: i32) -> Result<&'a [Sg
     Ok(unsafe { slice::from_raw_parts(list.cast(), count) })
 }
 
-/// A receive request.
+/// A receive request for a queue whose requests have up to `max_sge` elements.
 ///
 /// # Safety
 /// As [`sges`].
 #[inline]
-pub unsafe fn recv_wr<'a>(call: &str, wr: &ibv_recv_wr) -> Result<RecvWr<'a>, Errno> {
+pub unsafe fn recv_wr<'a>(
+    call: &str,
+    wr: &ibv_recv_wr,
+    max_sge: usize,
+) -> Result<RecvWr<'a>, Errno> {
     // SAFETY: our caller promises the same.
-    let sges = unsafe { sges(call, wr.sg_list, wr.num_sge) }?;
+    let sges = unsafe { sges(call, wr.sg_list, wr.num_sge, max_sge) }?;
     Ok(RecvWr { wr_id: wr.wr_id, sges })
 }
 
@@ -104,10 +115,10 @@ pub unsafe fn send_wr<'a>(
         refuse("ibv_post_send", libc::EINVAL, &cause)
     })?;
     // SAFETY: our caller promises the same.
-    let sges = unsafe { sges("ibv_post_send", wr.sg_list, wr.num_sge) }?;
+    let sges = unsafe { sges("ibv_post_send", wr.sg_list, wr.num_sge, qp.max_send_sge) }?;
     let data = if flags.contains(SendFlags::INLINE) {
         // SAFETY: our caller promises the same.
-        SendData::Inline(unsafe { inline.copy(fewer(sges, qp.max_send_sge)?) }?)
+        SendData::Inline(unsafe { inline.copy(sges) }?)
     } else {
         SendData::Sges(sges)
     };
@@ -119,15 +130,6 @@ pub unsafe fn send_wr<'a>(
         _ => None,
     };
     Ok(SendWr { wr_id: wr.wr_id, op, flags, data, ud })
-}
-
-/// Inline data arrives below as one run of bytes, so its elements are counted here.
-fn fewer(sges: &[Sge], max: usize) -> Result<&[Sge], Errno> {
-    if sges.len() > max {
-        let cause = format!("{} inline elements, the queue pair was created for {max}", sges.len());
-        return Err(refuse("ibv_post_send", libc::EINVAL, &cause));
-    }
-    Ok(sges)
 }
 
 fn datagram(ud: &ibv_send_wr_ud) -> Result<UdDest, Errno> {

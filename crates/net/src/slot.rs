@@ -7,9 +7,12 @@ mod message;
 
 pub use message::{Message, SteerMessage};
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -30,18 +33,11 @@ const COUNT: u16 = LAST - FIRST + 1;
 /// A buffer of this size holds every message.
 pub const MESSAGE_LEN: usize = BATCH_LEN + message::MAX_HEADER_LEN;
 
+/// Refused messages that one call of [`Slot::recv`] takes at most.
+const MAX_REFUSALS: usize = 16;
+
 /// Numbers that this process gave back: taken again only when no other is free.
 static RELEASED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
-
-/// The slot of a queue pair number: its top 10 of 24 bits.
-pub fn of_qpn(qpn: u32) -> u16 {
-    (qpn >> 14 & 0x3ff) as u16
-}
-
-/// The slot of a communication id of the connection manager: its top 10 of 32 bits.
-pub fn of_comm_id(comm_id: u32) -> u16 {
-    (comm_id >> 22) as u16
-}
 
 /// Whether some process owns the slot.
 pub fn is_alive(number: u16) -> bool {
@@ -68,23 +64,12 @@ pub enum Delivery {
 /// A message with its sender, whose user is this process's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received<'a> {
-    /// The sender's slot.
-    pub from: u16,
+    /// The sender's slot; `None` for a batch that is relayed.
+    pub from: Option<u16>,
     /// The sender's process, as seen from here.
     pub pid: u32,
     /// What was sent.
     pub message: Message<'a>,
-}
-
-/// Messages of a slot that came to nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SlotStats {
-    /// Sent, but the receiver's queue was full.
-    pub full: u64,
-    /// Sent to a slot that nobody owned.
-    pub gone: u64,
-    /// Received from another user, from a socket that is no slot, or not understood.
-    pub refused: u64,
 }
 
 /// A slot that this process owns.
@@ -93,9 +78,9 @@ pub struct Slot {
     number: u16,
     fd: Fd,
     uid: u32,
-    full: AtomicU64,
-    gone: AtomicU64,
-    refused: AtomicU64,
+    /// One socket for each slot that batches are relayed to: what waits in a receiver's queue takes
+    /// up its sender's buffer, and a receiver that is stopped must not take up that of the others.
+    relays: Mutex<BTreeMap<u16, Fd>>,
 }
 
 impl Slot {
@@ -124,15 +109,7 @@ impl Slot {
             Err(error) => return Err(error.into()),
         }
         let uid = rustix::process::getuid().as_raw();
-        let zero = AtomicU64::default;
-        Ok(Some(Self {
-            number,
-            fd: Fd::engine(fd)?,
-            uid,
-            full: zero(),
-            gone: zero(),
-            refused: zero(),
-        }))
+        Ok(Some(Self { number, fd: Fd::engine(fd)?, uid, relays: Mutex::default() }))
     }
 
     /// The slot's number, [`FIRST`] to [`LAST`].
@@ -140,56 +117,82 @@ impl Slot {
         self.number
     }
 
-    /// Sends a message to the owner of another slot, at best effort: what is lost is counted.
+    /// Sends a message to the owner of another slot, at best effort.
     pub fn send(&self, to: u16, message: &Message<'_>) -> io::Result<Delivery> {
-        let mut header = [0; message::MAX_HEADER_LEN];
-        let (header, data) = message.encode(&mut header);
-        let parts = [IoSlice::new(header), IoSlice::new(data)];
-        let mut raw = [0; NAME_SPACE];
-        match sys::sendmsg(&self.fd, raw_name(to, &mut raw), &parts, &[]) {
-            Ok(_) => Ok(Delivery::Sent),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.full.fetch_add(1, Ordering::Relaxed);
-                Ok(Delivery::Full)
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                self.gone.fetch_add(1, Ordering::Relaxed);
-                Ok(Delivery::Gone)
-            }
-            Err(error) => Err(error),
+        let Message::Relay { .. } = message else { return send_from(&self.fd, to, message) };
+        let mut relays = self.relays.lock().unwrap_or_else(PoisonError::into_inner);
+        let relay = match relays.entry(to) {
+            Entry::Occupied(relay) => relay.into_mut(),
+            Entry::Vacant(place) => place.insert(Fd::engine(socket()?)?),
+        };
+        let delivery = send_from(relay, to, message);
+        if matches!(delivery, Ok(Delivery::Gone)) {
+            relays.remove(&to);
         }
+        delivery
     }
 
-    /// Takes one message into `buf` ([`MESSAGE_LEN`] bytes hold any); `None` when there is none.
+    /// Takes one message into `buf` ([`MESSAGE_LEN`] bytes hold any); `None` when there is none,
+    /// or after many in a row that are refused: of another user, from a stranger, or not
+    /// understood.
     pub fn recv<'a>(&self, buf: &'a mut [u8]) -> io::Result<Option<Received<'a>>> {
+        for _ in 0..MAX_REFUSALS {
+            match self.recv_any(buf)? {
+                None => return Ok(None),
+                Some(Envelope { len, from, pid }) if understood(&buf[..len], from) => {
+                    let message = Message::decode(&buf[..len]);
+                    return Ok(message.map(|message| Received { from, pid, message }));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn recv_any(&self, buf: &mut [u8]) -> io::Result<Option<Envelope>> {
         let mut name = [0; NAME_SPACE];
         let mut control = Control::<64>::new();
-        let (len, from, pid) = loop {
-            let received = match sys::recvmsg(&self.fd, &mut name, buf, control.space()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                result => result?,
-            };
-            let from = slot_in(&name[..received.name_len]);
-            let owner = credentials(&control, received.control_len).filter(|c| c.uid == self.uid);
-            match (from, owner) {
-                (Some(from), Some(owner))
-                    if !received.truncated && Message::decode(&buf[..received.len]).is_some() =>
-                {
-                    break (received.len, from, owner.pid);
-                }
-                _ => self.refused.fetch_add(1, Ordering::Relaxed),
-            };
+        let received = match sys::recvmsg(&self.fd, &mut name, buf, control.space()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            result => result?,
         };
-        Ok(Message::decode(&buf[..len]).map(|message| Received { from, pid, message }))
+        let owner = credentials(&control, received.control_len).filter(|c| c.uid == self.uid);
+        let from = slot_in(&name[..received.name_len]);
+        let refused = Envelope { len: 0, from: None, pid: 0 };
+        Ok(Some(match owner {
+            Some(Credentials { pid, .. }) if !received.truncated => {
+                Envelope { len: received.len, from, pid }
+            }
+            _ => refused,
+        }))
     }
+}
 
-    /// What came to nothing so far.
-    pub fn stats(&self) -> SlotStats {
-        SlotStats {
-            full: self.full.load(Ordering::Relaxed),
-            gone: self.gone.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-        }
+/// Who sent a message, and its length; that of a refused one is 0.
+struct Envelope {
+    len: usize,
+    from: Option<u16>,
+    pid: u32,
+}
+
+/// Whether a message can be read; only a batch that is relayed may come from no slot.
+fn understood(bytes: &[u8], from: Option<u16>) -> bool {
+    match Message::decode(bytes) {
+        Some(Message::Relay { .. }) => true,
+        message => message.is_some() && from.is_some(),
+    }
+}
+
+fn send_from(fd: &Fd, to: u16, message: &Message<'_>) -> io::Result<Delivery> {
+    let mut header = [0; message::MAX_HEADER_LEN];
+    let (header, data) = message.encode(&mut header);
+    let parts = [IoSlice::new(header), IoSlice::new(data)];
+    let mut raw = [0; NAME_SPACE];
+    match sys::sendmsg(fd, raw_name(to, &mut raw), &parts, &[]) {
+        Ok(_) => Ok(Delivery::Sent),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Delivery::Full),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Delivery::Gone),
+        Err(error) => Err(error),
     }
 }
 

@@ -30,13 +30,22 @@ use round::Round;
 const ROUND_NS: u64 = 25_000_000;
 /// After this long a probe is sent again.
 const RESEND_NS: u64 = 3_000_000;
+/// After so many repetitions without any answer the group is taken to have no program.
+const MUTE_RESENDS: u32 = 2;
+/// Between two looks at a lock that another member holds.
+const LOCK_RETRY_NS: u64 = 2_000_000;
+/// A lock that is taken for longer than this no longer counts: its owner may be stopped.
+const PATIENCE_NS: u64 = 20_000_000;
 /// The shortest and the longest time between two attempts of one member.
 const MIN_INTERVAL_NS: u64 = 3_000_000;
 const MAX_INTERVAL_NS: u64 = 100_000_000;
 /// After this long without an attempt the next ones may follow closely again.
 const CALM_NS: u64 = 1_000_000_000;
-/// Rounds begun in a row because the one before was incomplete.
+/// Rounds begun in quick succession because the one before was incomplete.
 const MAX_RETRIES: u32 = 4;
+/// How often a table that does not know every member is repaired after that: datagrams that it
+/// sends to one that is stopped tell nobody.
+const INCOMPLETE_NS: u64 = 500_000_000;
 
 /// The sockets of a lane that the steering of one address uses.
 #[derive(Clone, Copy, Debug)]
@@ -47,15 +56,6 @@ pub struct Sockets<'a> {
     pub sender: &'a SendSocket,
     /// Sends answers and notices.
     pub slot: &'a Slot,
-}
-
-/// What the steering of one address did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SteerStats {
-    /// Tables attached.
-    pub repairs: u64,
-    /// Rounds that ended without an answer from every member.
-    pub incomplete: u64,
 }
 
 /// A lane's part in the steering of one address.
@@ -69,7 +69,10 @@ pub struct Steering {
     repaired_ns: u64,
     interval_ns: u64,
     retries: u32,
-    stats: SteerStats,
+    /// Since when others have had the lock.
+    blocked_ns: Option<u64>,
+    /// A table that leads here was attached since the join.
+    found: bool,
 }
 
 /// A round in progress.
@@ -78,10 +81,12 @@ struct Running {
     round: Round,
     deadline_ns: u64,
     resend_ns: u64,
+    resends: u32,
     /// A program with the probe form was attached in this round.
     attached: bool,
-    /// Held until the round is over.
-    lock: Fd,
+    /// Held until the round is over, unless another member has had it for too long. Rounds that
+    /// overlap do no harm: a member whom the last table does not know repairs it.
+    lock: Option<Fd>,
 }
 
 impl Steering {
@@ -99,7 +104,8 @@ impl Steering {
             repaired_ns: 0,
             interval_ns: MIN_INTERVAL_NS,
             retries: 0,
-            stats: SteerStats::default(),
+            blocked_ns: None,
+            found: false,
         }
     }
 
@@ -108,21 +114,23 @@ impl Steering {
         self.group
     }
 
-    /// Counters.
-    pub fn stats(&self) -> SteerStats {
-        self.stats
-    }
-
-    /// The lane took another slot.
-    pub fn add_slot(&mut self, slot: u16, now_ns: u64) {
-        self.slots.push(slot);
-        self.wanted_ns = Some(now_ns);
+    /// Whether it is still being worked out how datagrams reach this member.
+    pub fn is_settling(&self) -> bool {
+        !self.found && self.next_deadline().is_some()
     }
 
     /// The receiver got a datagram for a live slot of another process: the table is old.
     pub fn misdirected(&mut self, now_ns: u64) {
         if self.running.is_none() {
             self.want(now_ns);
+        }
+    }
+
+    /// Something was not answered: where it went to a member of this group, the table may be to
+    /// blame.
+    pub fn suspect(&mut self, now_ns: u64) {
+        if self.running.is_none() && now_ns >= self.repaired_ns + MAX_INTERVAL_NS {
+            self.wanted_ns = Some(now_ns);
         }
     }
 
@@ -155,6 +163,7 @@ impl Steering {
             SteerMessage::Repaired => {
                 self.wanted_ns = None;
                 self.repaired_ns = now_ns;
+                self.found = true;
             }
         }
     }
@@ -170,7 +179,12 @@ impl Steering {
     /// as before.
     pub fn poll(&mut self, sockets: Sockets<'_>, now_ns: u64) -> io::Result<()> {
         if self.running.is_none() && self.wanted_ns.is_some_and(|wanted| wanted <= now_ns) {
-            self.begin(now_ns)?;
+            let begun = self.begin(now_ns);
+            if begun.is_err() {
+                self.note_attempt(now_ns);
+                self.wanted_ns = Some(now_ns + self.interval_ns);
+            }
+            begun?;
         }
         let Some(running) = self.running.take() else { return Ok(()) };
         let result = self.advance(running, sockets, now_ns);
@@ -181,6 +195,10 @@ impl Steering {
     }
 
     fn advance(&mut self, mut run: Running, sockets: Sockets<'_>, now_ns: u64) -> io::Result<()> {
+        if now_ns >= run.deadline_ns + ROUND_NS {
+            // This process was stopped meanwhile, and what it had learnt is out of date.
+            run = Running { attached: run.attached, ..self.new_round(run.lock, now_ns) };
+        }
         while let Some(index) = run.round.next_probe() {
             self.send_probe(sockets, index)?;
         }
@@ -192,6 +210,11 @@ impl Steering {
         }
         if now_ns >= run.resend_ns {
             run.resend_ns = now_ns + RESEND_NS;
+            run.resends += 1;
+            if run.resends >= MUTE_RESENDS && run.round.is_silent() && !run.attached {
+                return self.probe_again_with_a_program(run, sockets, now_ns);
+            }
+            run.round.give_room();
             for index in run.round.unanswered() {
                 self.send_probe(sockets, index)?;
             }
@@ -204,13 +227,9 @@ impl Steering {
     pub fn leave(self, receiver: RecvSocket, slot: &Slot) -> io::Result<()> {
         drop(self.running);
         drop(receiver);
-        let message = Message::Steer { group: self.group, message: SteerMessage::Stale };
-        for other in slot::list()? {
-            if !self.slots.contains(&other) {
-                slot.send(other, &message)?;
-            }
-        }
-        Ok(())
+        let others = slot::list()?;
+        let others = others.into_iter().filter(|other| !self.slots.contains(other));
+        tell(slot, others, self.group, SteerMessage::Stale)
     }
 
     /// Asks for a repair, not too soon after the last.
@@ -228,22 +247,27 @@ impl Steering {
     }
 
     fn begin(&mut self, now_ns: u64) -> io::Result<()> {
-        let Some(lock) = lock(self.group)? else {
-            self.note_attempt(now_ns);
-            self.wanted_ns = Some(now_ns + self.interval_ns);
-            return Ok(());
+        let lock = lock(self.group)?;
+        self.blocked_ns = match lock {
+            Some(_) => None,
+            None => self.blocked_ns.or(Some(now_ns)),
         };
+        if self.blocked_ns.is_some_and(|since| now_ns - since < PATIENCE_NS) {
+            self.wanted_ns = Some(now_ns + LOCK_RETRY_NS);
+            return Ok(());
+        }
         self.wanted_ns = None;
         self.running = Some(self.new_round(lock, now_ns));
         Ok(())
     }
 
-    fn new_round(&mut self, lock: Fd, now_ns: u64) -> Running {
+    fn new_round(&mut self, lock: Option<Fd>, now_ns: u64) -> Running {
         self.round_number = self.round_number.wrapping_add(1);
         Running {
             round: Round::default(),
             deadline_ns: now_ns + ROUND_NS,
             resend_ns: now_ns + RESEND_NS,
+            resends: 0,
             attached: false,
             lock,
         }
@@ -275,31 +299,41 @@ impl Steering {
         sockets: Sockets<'_>,
         now_ns: u64,
     ) -> io::Result<()> {
-        sys::attach_reuseport_filter(sockets.receiver, &program::program(&run.round.table()))?;
+        sys::attach_reuseport_filter(sockets.receiver, &run.round.program())?;
         let again = Running { attached: true, ..self.new_round(run.lock, now_ns) };
         self.advance(again, sockets, now_ns)
     }
 
     fn give_up(&mut self, run: Running, sockets: Sockets<'_>, now_ns: u64) -> io::Result<()> {
-        self.stats.incomplete += 1;
         self.attach(&run.round, sockets, now_ns)?;
         if self.retries < MAX_RETRIES {
             self.retries += 1;
             self.want(now_ns);
+        } else {
+            self.wanted_ns.get_or_insert(now_ns + INCOMPLETE_NS);
         }
         Ok(())
     }
 
     fn attach(&mut self, round: &Round, sockets: Sockets<'_>, now_ns: u64) -> io::Result<()> {
         self.note_attempt(now_ns);
-        sys::attach_reuseport_filter(sockets.receiver, &program::program(&round.table()))?;
-        self.stats.repairs += 1;
-        let message = Message::Steer { group: self.group, message: SteerMessage::Repaired };
-        for member in round.members().into_iter().filter(|member| *member != self.slots[0]) {
-            sockets.slot.send(member, &message)?;
-        }
-        Ok(())
+        sys::attach_reuseport_filter(sockets.receiver, &round.program())?;
+        let members = round.members();
+        self.found |= members.contains(&self.slots[0]);
+        let others = members.into_iter().filter(|member| *member != self.slots[0]);
+        tell(sockets.slot, others, self.group, SteerMessage::Repaired)
     }
+}
+
+/// Says the same to all of `others`; the first error that some of them met.
+fn tell(
+    slot: &Slot,
+    others: impl Iterator<Item = u16>,
+    group: SocketAddr,
+    message: SteerMessage<'_>,
+) -> io::Result<()> {
+    let message = Message::Steer { group, message };
+    others.map(|other| slot.send(other, &message).map(drop)).fold(Ok(()), io::Result::and)
 }
 
 /// The lock of an address: a name that one member has bound; `None` while another has it.

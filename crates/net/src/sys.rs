@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::ReadWriteFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use syscalls::{Errno, Sysno, syscall};
 
@@ -138,7 +140,34 @@ pub(crate) fn recvmsg(
     })
 }
 
-/// `epoll_pwait2(2)`, or where the kernel lacks it `epoll_pwait(2)` with milliseconds rounded up.
+/// Reads what is there now, whatever the mode of the descriptor (`preadv2(2)` with `RWF_NOWAIT`).
+pub(crate) fn read_now(fd: impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
+    const CURRENT_POSITION: u64 = u64::MAX;
+    let mut buf = [io::IoSliceMut::new(buf)];
+    match rustix::io::preadv2(&fd, &mut buf, CURRENT_POSITION, ReadWriteFlags::NOWAIT) {
+        // Event counters know the flag since Linux 5.7.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => read_if_ready(fd, &mut buf),
+        Err(error) if is_missing(error.raw_os_error()) => read_if_ready(fd, &mut buf),
+        result => Ok(result?),
+    }
+}
+
+/// Blocks if another thread is faster between the look and the read.
+fn read_if_ready(fd: impl AsFd, buf: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now))? {
+        0 => Err(io::ErrorKind::WouldBlock.into()),
+        _ => Ok(rustix::io::readv(fd, buf)?),
+    }
+}
+
+/// Whether a system call is not to be had: the kernel is too old, or the filter of a container
+/// runtime that is older than the call answers EPERM.
+fn is_missing(errno: i32) -> bool {
+    matches!(errno, libc::ENOSYS | libc::EPERM)
+}
+
+/// `epoll_pwait2(2)`, or where it is not to be had `epoll_pwait(2)` with milliseconds rounded up.
 pub(crate) fn epoll_wait(
     fd: impl AsFd,
     events: &mut [libc::epoll_event],
@@ -150,7 +179,7 @@ pub(crate) fn epoll_wait(
         let time = [(timeout_ns / 1_000_000_000) as i64, (timeout_ns % 1_000_000_000) as i64];
         // SAFETY: the kernel writes at most `len` events and reads the 16 bytes of `time`.
         match unsafe { syscall!(Sysno::epoll_pwait2, fd, at, len, time.as_ptr(), mask, 8) } {
-            Err(Errno::ENOSYS) => {}
+            Err(error) if is_missing(error.into_raw()) => {}
             result => return result.map_err(io_error),
         }
     }
@@ -290,6 +319,29 @@ pub(crate) mod testing {
         unsafe { syscall!(Sysno::setresgid, id, id, id) }.map_err(io_error)?;
         // SAFETY: as above.
         unsafe { syscall!(Sysno::setresuid, id, id, id) }.map(drop).map_err(io_error)
+    }
+
+    /// Has the kernel answer EPERM to `calls` of the calling thread, as container runtimes do for
+    /// calls that they do not know.
+    pub(crate) fn forbid(calls: &[Sysno]) -> io::Result<()> {
+        const ALLOW: u32 = 0x7fff_0000;
+        const ERRNO: u32 = 0x0005_0000;
+        const FILTER: usize = 1;
+        let step = |code, jf, k| Insn { code, jt: 0, jf, k };
+        let mut insns = vec![step(0x20, 0, 0)];
+        for call in calls {
+            insns.push(step(0x15, 1, call.id() as u32));
+            insns.push(step(0x06, 0, ERRNO | libc::EPERM as u32));
+        }
+        insns.push(step(0x06, 0, ALLOW));
+        let program = Program { len: insns.len() as u16, insns: insns.as_ptr() };
+        // SAFETY: changes what later calls of this thread may gain; touches no memory.
+        unsafe { syscall!(Sysno::prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }
+            .map_err(io_error)?;
+        // SAFETY: the kernel reads the header and the instructions, all borrowed for the call.
+        unsafe { syscall!(Sysno::seccomp, FILTER, 0, &raw const program) }
+            .map(drop)
+            .map_err(io_error)
     }
 
     /// Runs `child` in a forked child, which must neither allocate nor lock, and returns its

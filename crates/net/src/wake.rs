@@ -31,12 +31,13 @@ impl EventFd {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Takes signals by the descriptor's own mode: blocks, or answers
-    /// [`io::ErrorKind::WouldBlock`] if it is non-blocking. A signal handler surfaces as
-    /// [`io::ErrorKind::Interrupted`].
+    /// Takes signals, never blocking: [`io::ErrorKind::WouldBlock`] if there is none.
+    ///
+    /// A program may make a channel's descriptor blocking and read from it itself, so neither its
+    /// mode nor what was signalled says whether a plain read would block.
     pub fn read(&self) -> io::Result<u64> {
         let mut count = [0u8; 8];
-        rustix::io::read(&self.0, &mut count)?;
+        sys::read_now(&self.0, &mut count)?;
         Ok(u64::from_ne_bytes(count))
     }
 }
@@ -171,6 +172,9 @@ pub fn ask_for_short_slices() -> io::Result<()> {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use rustix::fs::OFlags;
+    use syscalls::Sysno;
+
     use super::*;
 
     #[test]
@@ -179,7 +183,17 @@ mod tests {
         channel.signal();
         channel.signal();
         assert_eq!((channel.read().unwrap(), channel.read().unwrap()), (1, 1));
+        assert_eq!(channel.read().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         assert!(channel.as_raw_fd() < 1024);
+    }
+
+    #[test]
+    fn a_blocking_channel_that_the_program_emptied_does_not_block() {
+        let channel = EventFd::channel().unwrap();
+        channel.signal();
+        rustix::io::read(&channel, &mut [0u8; 8]).unwrap();
+        assert!(!rustix::fs::fcntl_getfl(&channel).unwrap().contains(OFlags::NONBLOCK));
+        assert_eq!(channel.read().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]
@@ -222,6 +236,24 @@ mod tests {
             .unwrap();
         assert!(shortest >= Duration::from_micros(100), "{shortest:?}");
         assert!(shortest < Duration::from_micros(900), "{shortest:?}");
+    }
+
+    #[test]
+    fn calls_that_a_container_forbids_have_fallbacks() {
+        let forbidden = std::thread::spawn(|| {
+            sys::testing::forbid(&[Sysno::epoll_pwait2, Sysno::preadv2]).unwrap();
+            let (poll, counter) = (Poll::new().unwrap(), EventFd::engine().unwrap());
+            let mut ready = Vec::new();
+            poll.add(&counter, 7, Interest::Read).unwrap();
+            let start = Instant::now();
+            poll.wait(&mut ready, Some(1_500_000)).unwrap();
+            assert!(ready.is_empty() && start.elapsed() >= Duration::from_micros(1500));
+            counter.signal();
+            poll.wait(&mut ready, Some(1_500_000)).unwrap();
+            assert_eq!((ready.len(), counter.read().unwrap()), (1, 1));
+            assert_eq!(counter.read().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        });
+        forbidden.join().unwrap();
     }
 
     #[test]

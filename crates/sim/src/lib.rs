@@ -8,6 +8,7 @@
 pub mod fuzz;
 mod link;
 mod node;
+mod packet;
 pub mod script;
 mod seeds;
 mod side;

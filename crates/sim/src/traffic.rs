@@ -10,8 +10,8 @@ use std::net::IpAddr;
 
 use irdma_mem::Sge;
 use irdma_transport::{
-    Config, Instant, QpType, RecvWr, Rng, SendData, SendFlags, SendOp, SendWr, Wc, WcOpcode,
-    WcStatus,
+    Config, Instant, Placement, QpType, RecvWr, Rng, SendData, SendFlags, SendOp, SendWr, Wc,
+    WcOpcode, WcStatus,
 };
 
 use crate::link::LinkConfig;
@@ -79,9 +79,21 @@ pub enum Kind {
     FetchAdd,
     /// Compare and swap.
     CompareSwap,
+    /// ATOMIC WRITE.
+    AtomicWrite,
+    /// FLUSH of a range, or of the whole region.
+    Flush,
 }
 
-const KINDS: [Kind; 5] = [Kind::Send, Kind::Write, Kind::Read, Kind::FetchAdd, Kind::CompareSwap];
+const KINDS: [Kind; 7] = [
+    Kind::Send,
+    Kind::Write,
+    Kind::Read,
+    Kind::FetchAdd,
+    Kind::CompareSwap,
+    Kind::AtomicWrite,
+    Kind::Flush,
+];
 
 /// What the completion of a request must show.
 #[derive(Debug)]
@@ -135,8 +147,11 @@ impl Layout {
     fn swapped(&self) -> usize {
         self.counter() + 8
     }
-    fn len(&self) -> usize {
+    fn stored(&self) -> usize {
         self.swapped() + 8
+    }
+    fn len(&self) -> usize {
+        self.stored() + 8
     }
 }
 
@@ -156,6 +171,7 @@ struct Worker {
     shared: Vec<u8>,
     counter: u64,
     swapped: u64,
+    stored: u64,
 }
 
 /// Why a run failed.
@@ -289,6 +305,7 @@ impl Worker {
             shared: vec![0; layout.shared_len()],
             counter: 0,
             swapped: 0,
+            stored: 0,
         }
     }
 
@@ -400,9 +417,22 @@ impl Worker {
                 let remote_addr = remote(self.layout.swapped());
                 SendOp::CompareSwap { remote_addr, rkey, compare, swap: salt }
             }
+            Kind::AtomicWrite => {
+                len = 8;
+                self.stored = salt;
+                SendOp::AtomicWrite { remote_addr: remote(self.layout.stored()), rkey }
+            }
+            Kind::Flush => {
+                let whole_region = imm.is_some();
+                let range = std::mem::take(&mut len) as u32;
+                let placement = Placement::GLOBAL;
+                SendOp::Flush { remote_addr: shared, rkey, len: range, placement, whole_region }
+            }
         };
-        if matches!(kind, Kind::Send | Kind::Write) {
-            self.side.memory.write(slot, &pattern(len, salt));
+        match kind {
+            Kind::Send | Kind::Write => self.side.memory.write(slot, &pattern(len, salt)),
+            Kind::AtomicWrite => self.side.memory.write(slot, &salt.to_ne_bytes()),
+            _ => {}
         }
         self.post(world, scenario, kind, op, (slot, len), result)
     }
@@ -498,8 +528,8 @@ impl Worker {
         if memory.read(self.layout.shared(), self.shared.len()) != self.shared {
             return fail("the peer's memory differs from what was written");
         }
-        let words = (memory.word(self.layout.counter()), memory.word(self.layout.swapped()));
-        if words != (self.counter, self.swapped) {
+        let places = [self.layout.counter(), self.layout.swapped(), self.layout.stored()];
+        if places.map(|at| memory.word(at)) != [self.counter, self.swapped, self.stored] {
             return fail("the peer's words differ from what atomics made of them");
         }
         if !memory.guards_are_whole() {

@@ -160,7 +160,10 @@ impl World {
         use irdma_mem::Access;
         QpAttr {
             port: 1,
-            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            access: Access::REMOTE_WRITE
+                | Access::REMOTE_READ
+                | Access::REMOTE_ATOMIC
+                | Access::FLUSH_GLOBAL,
             av: self.av(a.node, b.node),
             path_mtu: 1024,
             dest_qpn: b.qpn,

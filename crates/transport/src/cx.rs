@@ -16,7 +16,7 @@ use crate::srq::Srq;
 use crate::stats::Stats;
 use crate::time::Instant;
 use crate::timer::Timers;
-use crate::wc::Wc;
+use crate::wc::{Wc, WcStatus};
 
 pub(crate) struct Cx {
     pub(crate) config: Config,
@@ -32,6 +32,8 @@ pub(crate) struct Cx {
     pub(crate) reads_in_flight: u32,
     /// Queue pairs that wait for room in `reads_in_flight`.
     pub(crate) read_waiters: ReadyList,
+    /// Completion queues, by token, that lost a completion: their queue pairs are to fail.
+    pub(crate) dead_cqs: Vec<u64>,
 }
 
 impl Cx {
@@ -51,6 +53,7 @@ impl Cx {
     /// Delivers a completion and notes the event that it calls for.
     pub(crate) fn push_wc(&mut self, cq: &Cq, mut wc: Wc, unpolled: &Unpolled) {
         wc.timestamp_ns = self.now.as_nanos();
+        let flushed = wc.status == WcStatus::WrFlushErr;
         match cq.push(wc, unpolled) {
             Pushed::Quiet => {}
             Pushed::Signal => self.effects.push_back(Effect::CqEvent(cq.token())),
@@ -61,8 +64,11 @@ impl Cx {
                     cq.capacity()
                 );
                 self.event(EventKind::CqErr, EventSource::Cq(cq.token()));
+                self.dead_cqs.push(cq.token());
             }
-            Pushed::Dead => {}
+            // Queue pairs that came to use the queue later fail with their first completion.
+            Pushed::Dead if flushed => {}
+            Pushed::Dead => self.dead_cqs.push(cq.token()),
         }
     }
 

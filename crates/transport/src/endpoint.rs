@@ -11,7 +11,7 @@ use irdma_wire::{FlowKey, Gid, Packet, Qpn, Service, parse};
 use crate::batch::Batch;
 use crate::control::{self, Control};
 use crate::cx::Cx;
-use crate::effects::Effect;
+use crate::effects::{Effect, EventKind};
 use crate::error::{DropReason, Result, VerbsError};
 use crate::flow::Peers;
 use crate::locals::Locals;
@@ -158,6 +158,7 @@ impl Endpoint {
                 locals: Locals::default(),
                 reads_in_flight: 0,
                 read_waiters: ReadyList::default(),
+                dead_cqs: Vec::new(),
             },
         }
     }
@@ -406,6 +407,10 @@ impl Endpoint {
     /// Fills `buf`, 64 KiB or more, with the next batch to send; `None` when there is nothing.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut [u8]) -> Option<Transmit> {
         self.cx.now = now;
+        if self.cx.peers.are_crowded() {
+            let paths = self.qps.iter_mut().filter_map(|qp| qp.path);
+            self.cx.peers.forget_idle(&paths.map(|path| path.peer).collect(), now);
+        }
         let mut batch = Batch::new(buf);
         // Whoever floods this side with probes must not keep it from sending anything else.
         let data_first = std::mem::take(&mut self.control_sent);
@@ -470,7 +475,24 @@ impl Endpoint {
 
     /// The next thing for the caller to do now that its lock can be released.
     pub fn poll_effect(&mut self) -> Option<Effect> {
+        while let Some(token) = self.cx.dead_cqs.pop() {
+            self.cx.dead_cqs.retain(|other| *other != token);
+            self.fail_users_of(token);
+        }
         self.cx.effects.pop_front()
+    }
+
+    /// A completion queue lost completions: the queue pairs that use it can no longer tell what
+    /// they did, and fail (IBTA 11.6.3, `ibv_get_async_event(3)`). Looks at every queue pair, once
+    /// for each queue that overflows.
+    fn fail_users_of(&mut self, token: u64) {
+        for qp in self.qps.iter_mut() {
+            let uses = [&qp.init.send_cq, &qp.init.recv_cq].iter().any(|cq| cq.token() == token);
+            if uses && !matches!(qp.attr.state, QpState::Reset | QpState::Err) {
+                tracing::info!("QP {}: its completion queue {token} overflowed", qp.qpn);
+                qp.enter_error(&mut self.cx, Some(EventKind::QpFatal));
+            }
+        }
     }
 
     /// When [`Endpoint::handle_timeout`] is next due, `None` for never.

@@ -29,6 +29,8 @@ pub enum ErrorKind {
     Interrupted,
     /// ENODATA: what the call needs was not registered before.
     NoData,
+    /// EMFILE: no descriptor is left.
+    TooManyFiles,
     /// EFAULT: memory that is not there, or cannot be written.
     Fault,
 }
@@ -49,6 +51,7 @@ impl ErrorKind {
             ErrorKind::NotPermitted => 1,
             ErrorKind::Interrupted => 4,
             ErrorKind::NoData => 61,
+            ErrorKind::TooManyFiles => 24,
             ErrorKind::Fault => 14,
         }
     }

@@ -7,13 +7,14 @@
 //! No wake-up is lost: a queue pair waits only while the window is full and an acknowledgement was
 //! asked for, or while a probe or a period is timed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use irdma_wire::Qpn;
 
 use crate::batch::Route;
 use crate::endpoint::Config;
+use crate::pace::Pace;
 use crate::probe::{Datagrams, Verdict};
 use crate::ready::ReadyList;
 use crate::time::Instant;
@@ -25,6 +26,8 @@ const MIN_WINDOW: u32 = 16 << 10;
 const LOSS_PERIOD_NS: u64 = 2_000_000;
 /// The largest path MTU.
 const MAX_PACKET: u32 = 4096;
+/// Peers that are remembered before those that nobody uses are forgotten.
+const CROWD: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PeerId(u32);
@@ -50,9 +53,17 @@ pub(crate) struct Peer {
     /// Listed among those that have room and waiters.
     roomy: bool,
     datagrams: Datagrams,
+    /// Of READ responses.
+    responses: Pace,
 }
 
 impl Peer {
+    /// Nothing is on its way, waited for or timed: what is known of the peer is all there is.
+    fn is_idle(&self, now: Instant) -> bool {
+        let reliable = self.in_flight == 0 && self.waiters.len() == 0;
+        reliable && self.datagrams.is_idle(now) && self.responses.is_idle()
+    }
+
     /// Wakes as many as there may be room for.
     fn wake(&mut self, ready: &mut ReadyList) {
         let room = self.window.saturating_sub(self.in_flight);
@@ -77,6 +88,10 @@ impl Peer {
 pub(crate) struct Peers {
     ids: BTreeMap<(IpAddr, u16), PeerId>,
     peers: Vec<Peer>,
+    /// Places in `peers` that are to be used again.
+    free: Vec<PeerId>,
+    /// Peers that were left when some were last forgotten.
+    left: usize,
     /// Peers that a probe is to be sent to.
     probes: VecDeque<PeerId>,
     /// Peers whose woken queue pairs may not have used all the room.
@@ -90,10 +105,8 @@ impl Peers {
         if let Some(&id) = self.ids.get(&key) {
             return id;
         }
-        let id = PeerId(self.peers.len() as u32);
-        self.ids.insert(key, id);
         let may_echo = (1..Qpn::MULTICAST.slot()).contains(&dest.slot());
-        self.peers.push(Peer {
+        let id = self.place(Peer {
             addr: route.dst,
             local: route.src,
             slot: dest.slot(),
@@ -106,8 +119,38 @@ impl Peers {
             waiters: ReadyList::default(),
             roomy: false,
             datagrams: Datagrams::new(config.initial_window, may_echo),
+            responses: Pace::new(config.initial_window),
         });
+        self.ids.insert(key, id);
         id
+    }
+
+    fn place(&mut self, peer: Peer) -> PeerId {
+        if let Some(id) = self.free.pop() {
+            *self.get(id) = peer;
+            return id;
+        }
+        self.peers.push(peer);
+        PeerId(self.peers.len() as u32 - 1)
+    }
+
+    /// Whether there are so many peers that it is worth looking for those that nobody uses. Their
+    /// number doubles from one look to the next, so that looking costs each new peer little.
+    pub(crate) fn are_crowded(&self) -> bool {
+        self.ids.len() >= CROWD.max(2 * self.left)
+    }
+
+    /// Forgets the peers that are idle and not `used`.
+    pub(crate) fn forget_idle(&mut self, used: &BTreeSet<PeerId>, now: Instant) {
+        let Peers { ids, peers, free, .. } = self;
+        ids.retain(|_, id| {
+            let stays = used.contains(id) || !peers[id.0 as usize].is_idle(now);
+            if !stays {
+                free.push(*id);
+            }
+            stays
+        });
+        self.left = self.ids.len();
     }
 
     /// Reliable bytes in flight towards all peers.
@@ -216,6 +259,36 @@ impl Peers {
         matches!(verdict, Verdict::Sent { .. })
     }
 
+    /// Whether `bytes` of a READ response may be sent now; if not, `index` is listed as waiting.
+    /// A requester of our kind asks for no more than it can take.
+    pub(crate) fn reserve_response(
+        &mut self,
+        id: PeerId,
+        bytes: u32,
+        index: u16,
+        now: Instant,
+        timers: &mut Timers,
+    ) -> bool {
+        let peer = self.get(id);
+        let introduced = peer.datagrams.introduce();
+        let reserved = match peer.datagrams.is_of_our_kind() {
+            true => Ok(()),
+            false => peer.responses.reserve(bytes, index, now, peer.limit),
+        };
+        if introduced {
+            self.probes.push_back(id);
+        }
+        if let Err(until) = reserved {
+            timers.arm(TimerKey::Peer(id.0), until);
+        }
+        reserved.is_ok()
+    }
+
+    /// The peer asks for a READ response again.
+    pub(crate) fn on_response_loss(&mut self, id: PeerId, now: Instant) {
+        self.get(id).responses.on_loss(now);
+    }
+
     /// The next peer to probe, and the token that it will echo.
     pub(crate) fn next_probe(
         &mut self,
@@ -244,6 +317,7 @@ impl Peers {
         let Some(probe) = peer.datagrams.on_echo(token, share, ready) else {
             return;
         };
+        peer.responses.wake(ready);
         peer.cap = share;
         peer.window = peer.window.min(share);
         peer.threshold = peer.threshold.max(peer.window);
@@ -262,8 +336,10 @@ impl Peers {
         ready: &mut ReadyList,
     ) {
         let id = PeerId(key);
-        let (probe, next) = self.get(id).datagrams.handle_timeout(now, ready);
-        if let Some(at) = next {
+        let peer = self.get(id);
+        let (probe, next) = peer.datagrams.handle_timeout(now, ready);
+        let responses = peer.responses.handle_timeout(now, ready);
+        for at in next.into_iter().chain(responses) {
             timers.arm(TimerKey::Peer(key), at);
         }
         if probe {
@@ -279,20 +355,69 @@ mod tests {
     const KIB: u32 = 1024;
     const NOW: Instant = Instant::from_millis(1000);
 
-    fn peers() -> (Peers, PeerId, ReadyList) {
-        let addr = IpAddr::from([10, 0, 0, 2]);
-        let route = Route {
+    fn route() -> Route {
+        Route {
             src: [10, 0, 0, 1].into(),
-            dst: addr,
+            dst: [10, 0, 0, 2].into(),
             scope: 0,
             port: 0,
             src_port: 49152,
             tos: 0,
             hop_limit: 0,
-        };
+        }
+    }
+
+    fn peers() -> (Peers, PeerId, ReadyList) {
         let mut peers = Peers::default();
-        let id = peers.find(&route, Qpn::from_parts(7, 1), &Config::default());
+        let id = peers.find(&route(), Qpn::from_parts(7, 1), &Config::default());
         (peers, id, ReadyList::default())
+    }
+
+    fn crowd(peers: &mut Peers, count: u32) -> Vec<PeerId> {
+        let peer = |n: u32| {
+            let dst = IpAddr::from(0x0b00_0000u32.wrapping_add(n).to_be_bytes());
+            peers.find(&Route { dst, ..route() }, Qpn::from_parts(7, 1), &Config::default())
+        };
+        (0..count).map(peer).collect()
+    }
+
+    #[test]
+    fn peers_that_nobody_uses_are_forgotten() {
+        let (mut peers, id, mut ready) = peers();
+        let mut timers = Timers::default();
+        assert!(peers.reserve(id, KIB, 1, false));
+        let (_, token) = peers.next_probe(NOW, &mut timers).unwrap();
+        let mut crowd = crowd(&mut peers, 2 * CROWD as u32);
+        let (connected, datagrams) = (crowd[5], crowd[6]);
+        assert!(peers.reserve_datagram(datagrams, KIB, 1, NOW, &mut timers));
+        assert!(peers.are_crowded());
+        peers.forget_idle(&BTreeSet::from([connected]), NOW);
+        assert_eq!((peers.ids.len(), peers.are_crowded()), (3, false));
+        // Their places are taken by the next ones, and memory does not grow.
+        let before = peers.peers.len();
+        crowd = super::tests::crowd(&mut peers, 2 * CROWD as u32);
+        assert_eq!((crowd[5], crowd[6], peers.peers.len()), (connected, datagrams, before));
+        assert_eq!(peers.in_flight(), u64::from(KIB));
+        peers.release(id, KIB, true, &mut ready);
+        let later = NOW + 2_000_000_000;
+        peers.forget_idle(&BTreeSet::new(), later);
+        assert_eq!(peers.ids.len(), 1, "an echo is waited for");
+        let addr = peers.peer(id).addr;
+        peers.on_echo((addr, 7), token, 40 * KIB, &mut ready);
+        peers.forget_idle(&BTreeSet::new(), later);
+        assert_eq!(peers.ids.len(), 0, "all is long over");
+    }
+
+    #[test]
+    fn a_crowd_in_use_is_not_looked_at_for_each_newcomer() {
+        let (mut peers, _, _) = peers();
+        let used: BTreeSet<PeerId> = crowd(&mut peers, CROWD as u32).into_iter().collect();
+        peers.forget_idle(&used, NOW);
+        assert!(!peers.are_crowded());
+        crowd(&mut peers, 2 * CROWD as u32 - 1);
+        assert!(!peers.are_crowded());
+        crowd(&mut peers, 2 * CROWD as u32);
+        assert!(peers.are_crowded());
     }
 
     #[test]

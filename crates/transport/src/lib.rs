@@ -18,6 +18,7 @@ mod error;
 mod flow;
 mod locals;
 mod mcast;
+mod pace;
 mod pd;
 mod probe;
 mod qp;
@@ -39,7 +40,7 @@ pub use cq::{Arm, Cq};
 pub use effects::{Effect, EventKind, EventSource};
 pub use endpoint::{Config, Disposition, Endpoint, InFlight, Meta, Transmit};
 pub use error::{DropReason, ErrorKind, Result, VerbsError};
-pub use mcast::{MAX_MEMBERS, mcast_address, mcast_mac, mcast_mac_driver};
+pub use mcast::{MAX_MEMBERS, mcast_address, mcast_mac};
 pub use pd::{Pd, PdTable};
 pub use qp::{
     AttrMask, PUSH_PAGE_LEN, QpAttr, QpCap, QpInit, QpState, QpType, RING_ENTRY_LEN, RingPart,

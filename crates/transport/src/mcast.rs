@@ -177,15 +177,3 @@ pub fn mcast_mac(group: IpAddr) -> [u8; 6] {
         }
     }
 }
-
-/// The address that the kernel driver programs: for IPv6 it takes the first word, not the last,
-/// so that ff0e::1 becomes 33:33:ff:0e:00:00 (seed row 73).
-pub fn mcast_mac_driver(group: IpAddr) -> [u8; 6] {
-    match group {
-        IpAddr::V4(_) => mcast_mac(group),
-        IpAddr::V6(v6) => {
-            let o = v6.octets();
-            [0x33, 0x33, o[0], o[1], o[2], o[3]]
-        }
-    }
-}

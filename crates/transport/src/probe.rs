@@ -16,6 +16,8 @@ const UNKNOWN_LIMIT: u32 = 3;
 const ECHOES_LIMIT: u32 = 13;
 /// A receiver that does not echo is given a fresh window this often.
 const MUTE_PERIOD_NS: u64 = 1_000_000;
+/// What was sent this long ago no longer waits at the receiver.
+const ARRIVAL_NS: u64 = 1_000_000_000;
 /// Every so many such periods it is asked again.
 const MUTE_PERIODS_PER_PROBE: u32 = 32;
 
@@ -53,6 +55,7 @@ pub(crate) struct Datagrams {
     deadline: Option<Instant>,
     unanswered: u32,
     periods: u32,
+    last_sent: Instant,
 }
 
 impl Datagrams {
@@ -69,11 +72,22 @@ impl Datagrams {
             deadline: None,
             unanswered: 0,
             periods: 0,
+            last_sent: Instant::ZERO,
         }
+    }
+
+    /// Nothing is waited for, and what was sent last is taken out of any buffer.
+    pub(crate) fn is_idle(&self, now: Instant) -> bool {
+        let all_arrived = self.sent == self.echoed || now >= self.last_sent + ARRIVAL_NS;
+        all_arrived && self.waiters.len() == 0 && !self.probe_due && self.deadline.is_none()
     }
 
     fn is_timed(&self) -> bool {
         matches!(self.kind, Kind::Mute | Kind::Silent)
+    }
+
+    pub(crate) fn is_of_our_kind(&self) -> bool {
+        self.kind == Kind::Echoes
     }
 
     /// Whether the receiver is to be asked for the first time who it is.
@@ -97,6 +111,7 @@ impl Datagrams {
             return self.wait(now);
         }
         self.sent += u64::from(bytes);
+        self.last_sent = now;
         let due = !self.is_timed() && self.sent - self.probed >= self.window / 4;
         Verdict::Sent { probe: due && self.want_probe() }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use irdma_sim::script::{RQ_PSN, SQ_PSN, Script};
 use irdma_transport::QpState::{Err as Error, Init, Reset, Rtr, Rts, Sqd};
-use irdma_transport::{AttrMask, EventKind, QpType, RecvWr, SendOp, Srq, SrqAttr, WcStatus};
+use irdma_transport::{AttrMask, Cq, EventKind, QpType, RecvWr, SendOp, Srq, SrqAttr, WcStatus};
 use irdma_wire::{Position, Psn, Syndrome};
 
 const GOOD: Syndrome = Syndrome::Ack { credit: 31 };
@@ -219,22 +219,64 @@ fn an_error_with_a_shared_queue_says_that_it_took_its_last() {
     srq.post_srq_recv(&wr).unwrap();
 }
 
-#[test]
-fn a_completion_queue_that_overflows_says_so_once() {
-    let mut small = None;
-    let create = |init: &mut irdma_transport::QpInit| {
-        init.send_cq = Arc::new(irdma_transport::Cq::new(55, 2));
-        small = Some(Arc::clone(&init.send_cq));
-    };
-    let mut t = Script::with(QpType::Rc, create, |_| {});
+/// A queue pair whose sends complete on a queue of two, which four of them overflow.
+fn overflowing() -> (Script, Arc<Cq>) {
+    let small = Arc::new(Cq::new(55, 2));
+    let mut t = Script::with(QpType::Rc, |init| init.send_cq = Arc::clone(&small), |_| {});
+    t.post_recv(9, 0, 4);
     for wr_id in 1..=4 {
         t.post(wr_id, SEND, 0, 4);
     }
     t.sent();
     let ack = t.ack(SQ_PSN.add(3), GOOD);
     t.exchange(&[ack]);
-    assert_eq!(t.events(), [EventKind::CqErr]);
-    assert_eq!(small.unwrap().len(), 2);
+    (t, small)
+}
+
+#[test]
+fn a_completion_queue_that_overflows_says_so_once_and_its_queue_pair_fails() {
+    let (mut t, small) = overflowing();
+    assert_eq!(t.events(), [EventKind::CqErr, EventKind::QpFatal]);
+    assert_eq!((t.state(), small.len()), (Error, 2));
+    assert_eq!(t.received_short(), [(9, WcStatus::WrFlushErr)]);
+    t.post(5, SEND, 0, 4);
+    t.post_recv(10, 0, 4);
+    assert_eq!((t.sent_text(), t.events()), (vec![], vec![]));
+    assert_eq!(t.received_short(), [(10, WcStatus::WrFlushErr)]);
+    assert!(t.is_idle());
+}
+
+/// The queue pair that overflows it is another one.
+#[test]
+fn every_queue_pair_of_an_overflowed_completion_queue_fails() {
+    let small = Arc::new(Cq::new(55, 2));
+    let mut t = Script::with(QpType::Rc, |init| init.recv_cq = Arc::clone(&small), |_| {});
+    let first = t.qpn;
+    t.switch_to_another(|_| {});
+    for wr_id in 1..=3 {
+        t.post_recv(wr_id, 0, 4);
+        let packet = t.send_only(RQ_PSN.add(wr_id as u32 - 1), b"x");
+        t.deliver(&packet);
+    }
+    assert_eq!(t.events(), [EventKind::CqErr, EventKind::QpFatal, EventKind::QpFatal]);
+    assert_eq!(t.state(), Error);
+    let state = t.node.endpoint.query_qp(first).unwrap().0.state;
+    assert_eq!(state, Error, "the one that did nothing");
+}
+
+#[test]
+fn a_queue_pair_that_joins_an_overflowed_completion_queue_fails_with_its_first_completion() {
+    let (mut t, _small) = overflowing();
+    t.events();
+    t.modify(Reset).unwrap();
+    for to in [Init, Rtr, Rts] {
+        t.modify(to).unwrap();
+    }
+    t.post(1, SEND, 0, 4);
+    assert_eq!(t.sent_text(), ["SEND_ONLY 100 ask 4B"]);
+    let ack = t.ack(SQ_PSN, GOOD);
+    t.exchange(&[ack]);
+    assert_eq!((t.state(), t.events()), (Error, vec![EventKind::QpFatal]));
 }
 
 #[test]

@@ -12,3 +12,4 @@ mod rc_retry;
 mod rc_state;
 mod uc_message;
 mod ud_datagram;
+mod xrc;

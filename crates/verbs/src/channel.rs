@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::handles::CqInner;
 use crate::life::{Alive, Life, Unacked};
 use crate::log::Logged;
+use crate::system::system_error;
 
 /// Events in order, with a descriptor to wait on.
 #[derive(Debug)]
@@ -35,10 +36,7 @@ struct Events<E> {
 
 impl<E> EventQueue<E> {
     pub(crate) fn new() -> Result<Self> {
-        let fd = EventFd::channel().map_err(|error| {
-            let text = format!("event channel: no descriptor: {error}; raise RLIMIT_NOFILE");
-            VerbsError::no_memory(text)
-        })?;
+        let fd = EventFd::channel().map_err(|error| system_error("event channel", &error))?;
         let events = Events { queue: VecDeque::new(), closed: false };
         Ok(EventQueue { fd, events: Mutex::new(events) })
     }
@@ -124,7 +122,7 @@ impl<E> EventQueue<E> {
     }
 
     fn uncount(&self) {
-        // Cannot block: the counter is at least the number of events, which is not 0.
+        // Fails if the program has read from the descriptor itself.
         let _ = self.fd.read();
     }
 
@@ -390,6 +388,16 @@ mod tests {
         assert_eq!(queue.try_pop(Some), Some(1));
         assert!(readable(&queue) && queue.is_readable());
         assert_eq!(queue.try_pop(Some), None);
+    }
+
+    #[test]
+    fn a_program_that_reads_the_descriptor_itself_still_gets_its_events() {
+        let queue = EventQueue::new().unwrap();
+        queue.push(1);
+        rustix::io::read(&queue, &mut [0u8; 8]).unwrap();
+        assert_eq!((queue.try_pop(Some), queue.try_pop(Some)), (Some(1), None));
+        queue.push(2);
+        assert!(readable(&queue));
     }
 
     #[test]

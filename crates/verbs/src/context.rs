@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -15,7 +15,9 @@ use crate::channel::{
 };
 use crate::device::{Device, DeviceAttr};
 use crate::engine::Engine;
-use crate::handles::{Cq, Dm, DmAttr, MrInner, MwInner, Pd, QpInner, QueueMrInner};
+use crate::handles::{
+    Cq, Dm, DmAttr, MrInner, MwInner, Pd, QpInner, QueueMrInner, Xrcd, XrcdFlags, XrcdInner,
+};
 use crate::life::{Alive, Life};
 use crate::log::Logged;
 use crate::page::CounterPage;
@@ -41,6 +43,7 @@ pub(crate) struct ContextInner {
     /// Registered queue memory.
     queue_mrs: Mutex<Vec<Weak<QueueMrInner>>>,
     seen: Mutex<Seen>,
+    xrcds: Mutex<Vec<Weak<XrcdInner>>>,
 }
 
 /// The port as the program was last told.
@@ -82,6 +85,7 @@ impl Context {
             removed: AtomicBool::new(false),
             open: Mutex::default(),
             queue_mrs: Mutex::default(),
+            xrcds: Mutex::default(),
             seen: Mutex::new(Seen { state, addresses: device.gids().addresses() }),
         });
         inner.engine.targets.add_context(&inner);
@@ -162,6 +166,16 @@ impl Context {
     /// [`crate::Limits::max_dm_size`], EOPNOTSUPP where the profile has none.
     pub fn alloc_dm(&self, attr: DmAttr) -> Result<Dm> {
         self.usable().and_then(|context| Dm::alloc_dm(context, attr)).logged("alloc_dm")
+    }
+
+    /// Opens a domain of extended reliable connections (`ibv_open_xrcd(3)`): that of a file, by
+    /// its inode, or one without a name. Handles of one file in one context share the domain; it
+    /// is not shared between processes.
+    ///
+    /// EINVAL without [`XrcdFlags::CREAT`] and file, or with [`XrcdFlags::EXCL`] where there is
+    /// one; EAGAIN without `CREAT` where there is none.
+    pub fn open_xrcd(&self, file: Option<BorrowedFd<'_>>, flags: XrcdFlags) -> Result<Xrcd> {
+        self.usable().and_then(|context| Xrcd::open_xrcd(context, file, flags)).logged("open_xrcd")
     }
 
     /// Makes a completion channel.
@@ -322,6 +336,10 @@ impl ContextInner {
         mws.iter().for_each(|mw| mw.cut());
         mrs.iter().for_each(|mr| mr.cut());
         Process::current().close_engine(&self.engine);
+    }
+
+    pub(crate) fn xrcds(&self) -> MutexGuard<'_, Vec<Weak<XrcdInner>>> {
+        self.xrcds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {

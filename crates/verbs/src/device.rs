@@ -17,6 +17,7 @@ use crate::mode::{Mode, NodeType, Transport};
 use crate::port::{self, GidTable, PortAttr};
 use crate::process::Process;
 use crate::profile::Profile;
+use crate::system::system_error;
 
 /// An RDMA device in software, on one network interface.
 #[derive(Clone, Debug)]
@@ -295,9 +296,8 @@ impl Device {
         });
         match own {
             Some(interface) => Ok(Some(interface.mac)),
-            None => netdev::neighbour(self.0.index, ip).map_err(|error| {
-                VerbsError::new(ErrorKind::Io, format!("the kernel lists no neighbours: {error}"))
-            }),
+            None => netdev::neighbour(self.0.index, ip)
+                .map_err(|error| system_error("the kernel lists no neighbours", &error)),
         }
     }
 
@@ -334,9 +334,7 @@ pub(crate) fn ib_dealloc_device(engine: &Engine) {
 }
 
 fn interfaces() -> Result<Vec<Interface>> {
-    netdev::list().map_err(|error| {
-        VerbsError::new(ErrorKind::Io, format!("the kernel does not list interfaces: {error}"))
-    })
+    netdev::list().map_err(|error| system_error("the kernel does not list interfaces", &error))
 }
 
 fn is_usable(interface: &Interface, config: &Config) -> bool {

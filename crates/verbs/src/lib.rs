@@ -109,6 +109,7 @@ mod port;
 mod process;
 mod profile;
 mod stats;
+mod system;
 
 pub use channel::{AsyncEvent, AsyncSource, CompChannel, CqEvent, Refused};
 pub use config::{Config, ConfigError, KNOBS, Knob};
@@ -117,7 +118,7 @@ pub use device::{Device, DeviceAttr};
 pub use faults::{FaultSpec, Side};
 pub use handles::{
     Advice, AdviseFlags, Ah, AhAttr, Cq, Dm, DmAttr, FastMr, Mr, MrChange, Mw, MwBindInfo, Part,
-    Pd, PostSend, Qp, QpInitAttr, QueueMr, Srq, Translation,
+    Pd, PostSend, Qp, QpInitAttr, QueueMr, Srq, Translation, Xrcd, XrcdFlags,
 };
 pub use limits::{FULL, GEN2, GEN3, Limits};
 pub use mode::{Mode, NodeType, Transport};

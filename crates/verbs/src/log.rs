@@ -76,6 +76,7 @@ fn errno_name(kind: ErrorKind) -> &'static str {
         ErrorKind::NotPermitted => "EPERM",
         ErrorKind::Interrupted => "EINTR",
         ErrorKind::NoData => "ENODATA",
+        ErrorKind::TooManyFiles => "EMFILE",
         ErrorKind::Fault => "EFAULT",
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use irdma_net::clock;
 use irdma_net::fork::{self, ForkGuard};
-use irdma_transport::{ErrorKind, EventKind, EventSource, Result, VerbsError};
+use irdma_transport::{EventKind, EventSource, Result, VerbsError};
 
 use crate::config::{Config, ConfigError};
 use crate::context::ContextInner;
@@ -16,6 +16,7 @@ use crate::device::ib_dealloc_device;
 use crate::engine::Engine;
 use crate::log;
 use crate::port::GidTable;
+use crate::system::system_error;
 
 static FIRST: OnceLock<Process> = OnceLock::new();
 
@@ -97,9 +98,7 @@ impl Process {
             return Ok(guard);
         }
         let guard = fork::close_in_children().and_then(|()| ForkGuard::new());
-        let guard = guard.map_err(|error| {
-            VerbsError::new(ErrorKind::Io, format!("no guard against fork: {error}"))
-        })?;
+        let guard = guard.map_err(|error| system_error("no guard against fork", &error))?;
         Ok(self.guard.get_or_init(|| guard))
     }
 

@@ -90,6 +90,7 @@ impl Profile {
     pub(crate) fn check_service(self, service: QpType) -> Result<()> {
         match service {
             QpType::Uc => self.check(Features::UC),
+            QpType::XrcSend | QpType::XrcRecv => self.check(Features::XRC),
             _ => Ok(()),
         }
     }

@@ -120,8 +120,8 @@ pub fn processes() -> io::Result<Vec<ProcessStats>> {
     while asked > 0 && clock::monotonic_ns() < end_ns {
         poll.wait(&mut ready, Some(end_ns.saturating_sub(clock::monotonic_ns()).max(1)))?;
         while let Some(received) = own.recv(&mut buf)? {
-            if let Message::User(bytes) = received.message {
-                found.extend(parse(received.from, bytes));
+            if let (Some(from), Message::User(bytes)) = (received.from, received.message) {
+                found.extend(parse(from, bytes));
                 asked = asked.saturating_sub(1);
             }
         }

@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{CAP, loopback};
-use irdma::{Access, AhAttr, Buffer, ErrorKind, QpInitAttr, QpType, SrqAttr};
+use irdma::{Access, AhAttr, Buffer, DmAttr, ErrorKind, MwType, QpInitAttr, QpType, SrqAttr};
 
 /// Makes objects until one is refused; expects exactly `max`, and room again when they are gone.
 fn fill<T>(what: &str, max: u32, make: impl Fn() -> irdma::Result<T>) {
@@ -39,6 +39,9 @@ fn counts_are_exact() {
     fill("max_ah", limits.max_ah, || pd.create_ah(&ah));
     let buffer = Arc::new(Buffer::zeroed(64));
     fill("max_mr", limits.max_mr, || pd.reg_buffer(&buffer, 0..64, Access::empty()));
+    fill("max_mw", limits.max_mw, || pd.alloc_mw(MwType::Two));
+    let half = DmAttr { length: limits.max_dm_size / 2, log_align_req: 0 };
+    fill("max_dm_size", 2, || context.alloc_dm(half));
     let cq = context.create_cq(1, None, 0).unwrap();
     let init = QpInitAttr {
         qp_type: QpType::Rc,

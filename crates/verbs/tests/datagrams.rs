@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use common::{Node, QKEY, connect, loopback, pair, poll_one};
 use irdma::{
     AhAttr, Gid, QpInitAttr, QpType, Qpn, RecvWr, SendData, SendFlags, SendOp, SendWr, SrqAttr,
@@ -97,6 +99,36 @@ fn a_group_reaches_every_member_until_it_leaves() {
     assert_eq!(refused.error.errno(), 16);
     refused.handle.detach_mcast(&group, 0).unwrap();
     refused.handle.destroy_qp().unwrap();
+}
+
+/// Whether the kernel lists an IPv4 group as joined.
+fn is_joined(group: Ipv4Addr) -> bool {
+    let text = format!("{:08X}", u32::from_ne_bytes(group.octets()));
+    std::fs::read_to_string("/proc/net/igmp").unwrap().contains(&text)
+}
+
+#[test]
+fn a_context_that_closes_while_a_group_is_joined_leaves_no_membership() {
+    let device = loopback();
+    // Keeps the sockets open.
+    let _other = ready(&device);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let group = Ipv4Addr::new(239, 77, high, low);
+    let gid = Gid::from(IpAddr::from(group));
+    for round in 0..50 {
+        let Node { qp, context, cq: _cq, pd: _pd, mr: _mr, .. } = ready(&device);
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            let joins = || {
+                start.wait();
+                while qp.attach_mcast(&gid, 0).is_ok() && qp.detach_mcast(&gid, 0).is_ok() {}
+            };
+            scope.spawn(joins);
+            start.wait();
+            context.dealloc_ucontext();
+        });
+        assert!(!is_joined(group), "round {round}");
+    }
 }
 
 #[test]

@@ -3,11 +3,14 @@
 mod common;
 
 use std::io::Write;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
 use common::process::{Peer, ROLE, connected_to, meet, read_line};
-use common::{Ends, Node, loopback, poll_one};
+use common::{Ends, Node, eventually, loopback, poll_one};
 use irdma::{QpType, SendOp, Wc, WcStatus};
+use rustix::process::{Pid, Signal, kill_process};
 
 const LEN: usize = 1 << 16;
 
@@ -17,6 +20,7 @@ fn another_process() {
     match std::env::var(ROLE).as_deref() {
         Ok("echo") => echo(),
         Ok("passive") => passive(),
+        Ok("pinger") => pinger(),
         Ok(role) if role.starts_with("forker") => forker(role),
         _ => {}
     }
@@ -46,6 +50,14 @@ fn passive() {
     let node = Node::new(&loopback(), QpType::Rc, LEN);
     node.fill(0, LEN, 5);
     meet(&node);
+    read_line();
+}
+
+/// Talks to a process that echoes.
+fn pinger() {
+    let node = Node::new(&loopback(), QpType::Rc, 2 * LEN);
+    meet(&node);
+    ping(&node, 100, 3000, 1);
     read_line();
 }
 
@@ -102,6 +114,55 @@ fn the_others_go_on_when_one_of_four_is_killed() {
     let failed = poll_one(&nodes[0].cq);
     assert_eq!((failed.wr_id, failed.status), (7, WcStatus::RetryExcErr));
     peers.into_iter().for_each(Peer::finish);
+}
+
+/// Holds the lock of the loopback address's steering, as a process that is stopped may.
+fn steering_lock() -> UnixDatagram {
+    let name = SocketAddr::from_abstract_name("irdma/steer/127.0.0.1:4791").unwrap();
+    let mut lock = None;
+    eventually("the lock is free", || {
+        lock = UnixDatagram::bind_addr(&name).ok();
+        lock.is_some()
+    });
+    lock.unwrap()
+}
+
+/// A process that is stopped until this is dropped.
+struct Pause(Pid);
+
+impl Pause {
+    fn of(peer: &Peer) -> Self {
+        let pid = Pid::from_child(&peer.child);
+        kill_process(pid, Signal::STOP).unwrap();
+        Pause(pid)
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+#[test]
+fn a_stopped_process_keeps_nobody_out_and_goes_on() {
+    let mut stopped = Peer::start("echo");
+    let node = connected_to(&mut stopped, 2 * LEN, |_| ());
+    ping(&node, 20, 3000, 1);
+    let pause = Pause::of(&stopped);
+    let lock = steering_lock();
+    let start = Instant::now();
+    let (mut echo, mut pinger) = (Peer::start("echo"), Peer::start("pinger"));
+    echo.tell(&pinger.ends);
+    pinger.tell(&echo.ends);
+    pinger.finish();
+    echo.finish();
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    drop(pause);
+    ping(&node, 100, 3000, 3);
+    drop(lock);
+    stopped.finish();
 }
 
 #[test]

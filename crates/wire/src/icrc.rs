@@ -5,8 +5,11 @@
 //! way count as ones. On IPv4 that includes the identification and flags, which a UDP receiver
 //! cannot see. CRC is linear, so [`verify`] can solve for them instead.
 
+mod crc32;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+pub use crc32::Method;
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U16;
 
@@ -149,7 +152,7 @@ fn compute_twice(flow: &FlowKey, ident: Ident, packet: &[u8]) -> u32 {
     crc.finalize()
 }
 
-fn cover(flow: &FlowKey, ident: Ident, packet: &[u8]) -> crc32fast::Hasher {
+fn cover(flow: &FlowKey, ident: Ident, packet: &[u8]) -> crc32::Crc32 {
     let (bth, rest) = packet[..packet.len() - ICRC_LEN].split_first_chunk().expect("has a BTH");
     let udp_len = (packet.len() + UDP_LEN) as u16;
     let udp = RawUdp {
@@ -160,7 +163,7 @@ fn cover(flow: &FlowKey, ident: Ident, packet: &[u8]) -> crc32fast::Hasher {
     };
     let mut bth: [u8; Bth::LEN] = *bth;
     bth[BTH_VARIANT] = 0xFF;
-    let mut crc = crc32fast::Hasher::new();
+    let mut crc = crc32::Crc32::new();
     match AddressPair::new(flow.src, flow.dst) {
         AddressPair::V4(src, dst) => {
             let ip = masked_ipv4(src, dst, ident, udp_len);

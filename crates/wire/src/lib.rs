@@ -5,7 +5,8 @@
 //! into [`roce::Headers`] and a borrowed payload, [`roce::emit_headers`] does the reverse,
 //! [`icrc`] signs and verifies.
 //!
-//! Nothing here holds state or does I/O. Parsers accept any bytes without panicking; emitters
+//! Nothing here does I/O or holds state, but for [`icrc::Method::prefer`], which changes speed
+//! alone. Parsers accept any bytes without panicking; emitters
 //! panic only when the lent buffer is shorter than the length they document.
 #![forbid(unsafe_code)]
 

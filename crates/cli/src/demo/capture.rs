@@ -106,6 +106,7 @@ fn name(opcode: Opcode) -> String {
         Service::Rc => "RC",
         Service::Uc => "UC",
         Service::Ud => "UD",
+        Service::Xrc => "XRC",
     };
     let (operation, is_message) = match opcode.operation {
         Operation::Send => ("SEND", true),

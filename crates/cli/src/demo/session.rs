@@ -115,7 +115,8 @@ impl Session {
         let mask = match self.qp.qp_type() {
             QpType::Ud => AttrMask::STATE,
             QpType::Uc => AttrMask::STATE | connected,
-            QpType::Rc => {
+            // The demo has no XRC; its sides would need this or less.
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
                 let reliable = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
                 AttrMask::STATE | connected | reliable
             }

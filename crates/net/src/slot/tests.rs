@@ -63,22 +63,20 @@ fn a_whole_batch_is_relayed_with_its_metadata() {
     assert_eq!(a.send(b.number(), &message).unwrap(), Delivery::Sent);
     let mut buf = vec![0; MESSAGE_LEN];
     let received = b.recv(&mut buf).unwrap().unwrap();
-    let expected = Received { from: a.number(), pid: crate::clock::pid(), message };
+    let expected = Received { from: None, pid: crate::clock::pid(), message };
     assert_eq!(received, expected);
     assert_eq!(b.recv(&mut buf).unwrap(), None);
 }
 
 #[test]
-fn what_cannot_be_delivered_is_counted() {
+fn what_cannot_be_delivered_is_told() {
     let (a, b) = pair();
     let to = b.number();
     let deliveries: Vec<_> = (0..2000).map(|_| a.send(to, &Message::User(b"x")).unwrap()).collect();
-    let full = deliveries.iter().filter(|d| **d == Delivery::Full).count() as u64;
-    assert!(full > 0 && deliveries[0] == Delivery::Sent);
+    assert_eq!((deliveries[0], deliveries[1999]), (Delivery::Sent, Delivery::Full));
     drop(b);
     assert!(eventually(Duration::from_secs(1), || !is_alive(to)));
     assert_eq!(a.send(to, &Message::User(b"x")).unwrap(), Delivery::Gone);
-    assert_eq!(a.stats(), SlotStats { full, gone: 1, refused: 0 });
 }
 
 #[test]
@@ -92,8 +90,43 @@ fn strangers_are_refused() {
     sys::sendmsg(&nameless, to, &[IoSlice::new(understood)], &[]).unwrap();
     let a = Slot::claim(3).unwrap();
     sys::sendmsg(&a.fd, to, &[IoSlice::new(b"nonsense")], &[]).unwrap();
-    assert_eq!(b.recv(&mut vec![0; MESSAGE_LEN]).unwrap(), None);
-    assert_eq!(b.stats().refused, 2);
+    a.send(b.number(), &Message::User(b"x")).unwrap();
+    let mut buf = [0; MESSAGE_LEN];
+    let received = b.recv(&mut buf).unwrap().unwrap();
+    assert_eq!((received.from, received.message), (Some(a.number()), Message::User(b"x")));
+}
+
+#[test]
+fn strangers_do_not_hold_up_a_receiver() {
+    let (a, b) = pair();
+    let mut raw = [0; NAME_SPACE];
+    let to = raw_name(b.number(), &mut raw);
+    let (stranger, mut buf, mut calls) = (socket().unwrap(), vec![0; MESSAGE_LEN], 0);
+    for _ in 0..10 {
+        // The queue is short: each call takes what is there, and never more than its share.
+        while sys::sendmsg(&stranger, to, &[IoSlice::new(b"nonsense")], &[]).is_ok() {
+            calls += 1;
+        }
+        assert_eq!(b.recv(&mut buf).unwrap(), None);
+    }
+    assert!(calls > MAX_REFUSALS, "{calls}");
+    while b.recv_any(&mut buf).unwrap().is_some() {}
+    a.send(b.number(), &Message::User(b"x")).unwrap();
+    assert_eq!(b.recv(&mut buf).unwrap().map(|got| got.from), Some(Some(a.number())));
+}
+
+#[test]
+fn a_receiver_that_is_stopped_does_not_hold_up_its_senders_other_messages() {
+    let (a, stopped) = pair();
+    let others = [Slot::claim(3).unwrap(), Slot::claim(4).unwrap()];
+    let data = vec![7; 60_000];
+    let (src, dst) = ("10.0.0.1:5".parse().unwrap(), "10.0.0.2".parse().unwrap());
+    let meta =
+        crate::udp::RecvMeta { len: data.len(), stride: 1000, src, dst, tos: 0, ttl: 0, drops: 0 };
+    let relay = Message::Relay { meta, data: &data };
+    while a.send(stopped.number(), &relay).unwrap() == Delivery::Sent {}
+    assert_eq!(a.send(others[0].number(), &Message::User(b"x")).unwrap(), Delivery::Sent);
+    assert_eq!(a.send(others[1].number(), &relay).unwrap(), Delivery::Sent);
 }
 
 #[test]
@@ -104,7 +137,6 @@ fn another_users_messages_are_refused() {
     let Some(sent) = sent else { return };
     assert_eq!(sent, Delivery::Sent);
     assert_eq!(slot.recv(&mut vec![0; MESSAGE_LEN]).unwrap(), None);
-    assert_eq!(slot.stats().refused, 1);
 }
 
 #[test]

@@ -41,36 +41,38 @@ const fn magic_word(at: usize) -> u32 {
     u32::from_be_bytes([m[at], m[at + 1], m[at + 2], m[at + 3]])
 }
 
-/// Leaves the slot loaded; what has none goes to index 0, where requests to the connection manager
-/// are handed on.
-const FIND_SLOT: [Insn; 23] = [
-    // A probe carries the index that it wants.
-    step(LOAD_WORD, 0),
-    insn(JUMP_EQUAL, magic_word(0), 0, 4),
-    step(LOAD_WORD, 4),
-    insn(JUMP_EQUAL, magic_word(4), 0, 2),
-    step(LOAD_HALF, 8),
-    step(RETURN_LOADED, 0),
-    // BTH: the destination QPN.
-    step(LOAD_WORD, 4),
-    step(AND, 0x00ff_ffff),
-    insn(JUMP_GREATER, 1, 13, 0),
-    insn(JUMP_EQUAL, 1, 0, 11),
-    // GSI: replies of the connection manager carry an id that the receiver chose.
-    step(LOAD_BYTE, 21),
-    insn(JUMP_EQUAL, CM_CLASS, 0, 9),
-    step(LOAD_HALF, 36),
-    insn(JUMP_EQUAL, CM_REQ, 7, 0),
-    insn(JUMP_EQUAL, CM_SIDR_REQ, 6, 0),
-    insn(JUMP_EQUAL, CM_SIDR_REP, 2, 0),
-    step(LOAD_WORD, 48),
-    step(JUMP, 1),
-    step(LOAD_WORD, 44),
-    step(SHIFT_RIGHT, 22),
-    step(JUMP, 2),
-    step(RETURN, 0),
-    step(SHIFT_RIGHT, 14),
-];
+/// Leaves the slot loaded; what has none goes to the socket at `fallback`, where requests to the
+/// connection manager are handed on.
+const fn find_slot(fallback: u16) -> [Insn; 23] {
+    [
+        // A probe carries the index that it wants.
+        step(LOAD_WORD, 0),
+        insn(JUMP_EQUAL, magic_word(0), 0, 4),
+        step(LOAD_WORD, 4),
+        insn(JUMP_EQUAL, magic_word(4), 0, 2),
+        step(LOAD_HALF, 8),
+        step(RETURN_LOADED, 0),
+        // BTH: the destination QPN.
+        step(LOAD_WORD, 4),
+        step(AND, 0x00ff_ffff),
+        insn(JUMP_GREATER, 1, 13, 0),
+        insn(JUMP_EQUAL, 1, 0, 11),
+        // GSI: replies of the connection manager carry an id that the receiver chose.
+        step(LOAD_BYTE, 21),
+        insn(JUMP_EQUAL, CM_CLASS, 0, 9),
+        step(LOAD_HALF, 36),
+        insn(JUMP_EQUAL, CM_REQ, 7, 0),
+        insn(JUMP_EQUAL, CM_SIDR_REQ, 6, 0),
+        insn(JUMP_EQUAL, CM_SIDR_REP, 2, 0),
+        step(LOAD_WORD, 48),
+        step(JUMP, 1),
+        step(LOAD_WORD, 44),
+        step(SHIFT_RIGHT, 22),
+        step(JUMP, 2),
+        step(RETURN, fallback as u32),
+        step(SHIFT_RIGHT, 14),
+    ]
+}
 
 /// Management class and attribute ids of the connection manager (IBTA 12.6, 13.4.4). All messages
 /// carry the receiver's id in their second word but these: a request has none, a SIDR reply has it
@@ -80,12 +82,12 @@ const CM_REQ: u32 = 0x10;
 const CM_SIDR_REQ: u32 = 0x17;
 const CM_SIDR_REP: u32 = 0x18;
 
-/// The program for a table; slots that are not in it go to index 0.
-pub(super) fn program(table: &[Entry]) -> Vec<Insn> {
+/// The program for a table; slots that are not in it go to index `fallback`.
+pub(super) fn program(table: &[Entry], fallback: u16) -> Vec<Insn> {
     let choices = table.iter().flat_map(|entry| {
         [insn(JUMP_EQUAL, entry.slot.into(), 0, 1), step(RETURN, entry.index.into())]
     });
-    FIND_SLOT.into_iter().chain(choices).chain([step(RETURN, 0)]).collect()
+    find_slot(fallback).into_iter().chain(choices).chain([step(RETURN, fallback.into())]).collect()
 }
 
 #[cfg(test)]
@@ -141,15 +143,15 @@ mod tests {
             18: ldw [44]
             19: rsh 22
             20: jmp 23
-            21: ret 0
+            21: ret 3
             22: rsh 14
             23: jeq 0x5, 24, 25
             24: ret 0
             25: jeq 0x2bc, 26, 27
             26: ret 1
-            27: ret 0
+            27: ret 3
         "#]]
-        .assert_eq(&disassemble(&program(&table)));
+        .assert_eq(&disassemble(&program(&table, 3)));
     }
 
     #[test]
@@ -157,7 +159,7 @@ mod tests {
         const BPF_MAXINSNS: usize = 4096;
         const OPTMEM_MAX_BEFORE_6_7: usize = 20_480;
         let table: Vec<_> = (1..=1022).map(|slot| Entry { slot, index: slot }).collect();
-        let program = program(&table);
+        let program = program(&table, 0);
         assert!(program.len() < BPF_MAXINSNS);
         assert!(program.len() * size_of::<Insn>() + 128 < OPTMEM_MAX_BEFORE_6_7);
     }

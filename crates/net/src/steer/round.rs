@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::program::Entry;
+use super::program::{self, Entry};
+use crate::sys::Insn;
 
 /// Probes on the way at once: as many answers as the prober's queue holds for certain
 /// (`net.unix.max_dgram_qlen` is 10).
@@ -35,12 +36,15 @@ pub(super) struct Round {
     answers: BTreeMap<u16, Owner>,
     /// Indices below this were probed.
     probed: u16,
+    /// Probes that are no longer expected to be answered, and count as not on their way.
+    lapsed: usize,
 }
 
 impl Round {
     /// The next index to probe for the first time; `None` if answers must come first.
     pub(super) fn next_probe(&mut self) -> Option<u16> {
-        let in_flight = usize::from(self.probed) - self.answers.len();
+        let unanswered = usize::from(self.probed) - self.answers.len();
+        let in_flight = unanswered.saturating_sub(self.lapsed);
         if in_flight >= WINDOW || self.probed > MAX_INDEX || self.end().is_some() {
             return None;
         }
@@ -52,6 +56,16 @@ impl Round {
     pub(super) fn unanswered(&self) -> Vec<u16> {
         let end = self.end().unwrap_or(self.probed);
         (0..end).filter(|index| !self.answers.contains_key(index)).collect()
+    }
+
+    /// Has probing go on past sockets whose owners do not answer: they may be stopped.
+    pub(super) fn give_room(&mut self) {
+        self.lapsed = usize::from(self.probed) - self.answers.len();
+    }
+
+    /// Nobody has answered yet.
+    pub(super) fn is_silent(&self) -> bool {
+        self.answers.is_empty()
     }
 
     /// Notes an answer to a probe of this round; nonsense is ignored.
@@ -85,6 +99,13 @@ impl Round {
             }
         }
         table.into_iter().map(|(slot, index)| Entry { slot, index }).collect()
+    }
+
+    /// The program for what is known. What has no known owner goes to the first socket that
+    /// answered: the owner of one that did not may be stopped, and would relay nothing.
+    pub(super) fn program(&self) -> Vec<Insn> {
+        let first = self.answers.keys().next().copied().unwrap_or_default();
+        program::program(&self.table(), first)
     }
 
     /// The first slot of every socket that answered.
@@ -147,6 +168,26 @@ mod tests {
     fn probes_stop_when_nobody_answers() {
         let round = run(&[&[7]], &(0..=MAX_INDEX).collect::<Vec<_>>());
         assert_eq!((usize::from(round.probed), round.is_complete()), (WINDOW, false));
+    }
+
+    #[test]
+    fn probing_goes_on_past_many_silent_sockets() {
+        let slots: Vec<[u16; 1]> = (1..=20).map(|slot| [slot]).collect();
+        let group: Vec<&[u16]> = slots.iter().map(|slot| &slot[..]).collect();
+        let mut round = run(&group, &(0..19).collect::<Vec<_>>());
+        let mut resends = 0;
+        while !round.members().contains(&20) {
+            assert_eq!(round.next_probe(), None);
+            round.give_room();
+            resends += 1;
+            while let Some(index) = round.next_probe() {
+                if index >= 19 {
+                    round.note(index, vec![20]);
+                }
+            }
+        }
+        assert_eq!((resends, round.is_complete()), (2, false));
+        assert_eq!(round.program(), program::program(&[Entry { slot: 20, index: 19 }], 19));
     }
 
     #[test]

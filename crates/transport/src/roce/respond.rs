@@ -8,7 +8,7 @@ use irdma_wire::{
     wire_len,
 };
 
-use super::{Fill, MAX_MESSAGE, packet_count};
+use super::{Fill, MAX_MESSAGE, packet_count, packet_room};
 use crate::batch::Batch;
 use crate::cx::Cx;
 use crate::effects::EventKind;
@@ -144,6 +144,9 @@ impl Qp {
         if !inside {
             return cx.drop_packet(DropReason::Duplicate);
         }
+        if let Some(path) = &self.path {
+            cx.peers.on_response_loss(path.peer, cx.now);
+        }
         let msn = self.resp.msn;
         let read = Response::read(psn, packets, reth, self.pd(), msn);
         self.answer_again(cx, read.again());
@@ -205,6 +208,9 @@ impl Qp {
             if !batch.has_room(wire_len(headers.bth.opcode, len), &path.route) {
                 return Fill::Full;
             }
+            if matches!(response, Response::Read { .. }) && !self.reserve_response(cx, &path, len) {
+                return Fill::Idle;
+            }
             let sent = match response {
                 Response::Read { done, reth, pd, .. } => {
                     let offset = u64::from(done) * u64::from(path.mtu);
@@ -219,6 +225,12 @@ impl Qp {
             self.response_sent(response);
         }
         Fill::Idle
+    }
+
+    fn reserve_response(&self, cx: &mut Cx, path: &Path, len: usize) -> bool {
+        let Cx { peers, timers, now, .. } = cx;
+        let room = packet_room(len as u32);
+        peers.reserve_response(path.peer, room, self.index(), *now, timers)
     }
 
     fn response_sent(&mut self, response: Response) {

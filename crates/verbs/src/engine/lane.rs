@@ -15,7 +15,7 @@ use irdma_mem::MemTable;
 use irdma_net::clock;
 use irdma_net::slot::{self, Message, Slot};
 use irdma_net::wake::{EventFd, Interest, Poll, Ready};
-use irdma_transport::{Effect, Endpoint, ErrorKind, Instant, Result, VerbsError};
+use irdma_transport::{Effect, Endpoint, Instant, Result};
 use irdma_wire::{Gid, Qpn};
 
 use super::handoff::{HandOff, Sleeper};
@@ -25,13 +25,15 @@ use super::traffic::{Budget, Traffic};
 use crate::config::Config;
 use crate::profile::Profile;
 use crate::stats::{self, HwStats};
+use crate::system::system_error;
 
 /// Of so many empty polls in a row one asks the kernel for packets.
 const POLLS_A_CHECK: u32 = 4;
 /// Looks at a lock that is taken before sleeping for it; some 10 us.
 const SPINS: u32 = 300;
-/// How long a new address may keep its first user waiting; a stopped process can hold up steering.
-const SETTLE_NS: u64 = 50_000_000;
+/// How long a new address may keep its first user waiting; a stopped process can hold up steering
+/// for as long as its lock counts and its answers are waited for, some 45 ms.
+const SETTLE_NS: u64 = 60_000_000;
 const SETTLE_STEP: Duration = Duration::from_micros(50);
 /// A lane that closes takes no more than so many turns at what arrives meanwhile.
 const MAX_LAST_RUNS: usize = 64;
@@ -216,7 +218,11 @@ impl LaneInner {
         let received = self.receive();
         let due = self.deadline().is_some_and(|deadline| deadline <= self.now);
         if due {
+            let unanswered = self.endpoint.stats().rto;
             self.endpoint.handle_timeout(self.now);
+            if self.endpoint.stats().rto != unanswered {
+                self.traffic.sockets().suspect_steering(self.now.as_nanos());
+            }
             self.traffic.handle_timeout(self.now, &mut self.endpoint, &self.slot);
         }
         received || due
@@ -261,11 +267,12 @@ impl LaneInner {
                     traffic.receive_relayed(*now, meta, data, endpoint);
                 }
                 Message::User(request) => {
-                    if let Some(answer) =
-                        stats::answer(request, &|| snapshot(*profile, endpoint, traffic))
+                    if let Some(from) = received.from
+                        && let Some(answer) =
+                            stats::answer(request, &|| snapshot(*profile, endpoint, traffic))
                     {
                         // Whoever asked has gone, or asks again.
-                        let _ = slot.send(received.from, &Message::User(&answer));
+                        let _ = slot.send(from, &Message::User(&answer));
                     }
                 }
                 Message::Steer { group, message } => {
@@ -286,7 +293,7 @@ impl LaneInner {
         }
         let now_ns = self.now.as_nanos();
         let opened = self.traffic.sockets().open_local(addr, ifindex, &self.slot, now_ns);
-        let local = opened.map_err(|error| socket_error(addr, &error))?;
+        let local = opened.map_err(|error| system_error(&format!("address {addr}"), &error))?;
         let window = (local.receiver.rcvbuf() / WINDOW_SHARE) as u32;
         self.endpoint.add_local(addr, local.ports(), mtu);
         self.endpoint.set_recv_window(window);
@@ -317,8 +324,7 @@ impl LaneInner {
             // The attachment exists, so that undoing it cannot fail; leaving the group that was
             // not joined does nothing.
             let _ = self.endpoint.detach_mcast(qpn, gid, lid, ifindex);
-            let text = format!("joining group {}: {error}", gid.to_ip());
-            VerbsError::new(kind_of(&error), text)
+            system_error(&format!("joining group {}", gid.to_ip()), &error)
         })
     }
 
@@ -364,21 +370,6 @@ impl LaneInner {
 
 fn snapshot(profile: Profile, endpoint: &Endpoint, traffic: &Traffic) -> HwStats {
     HwStats::new(profile, endpoint.stats(), &traffic.counters(), traffic.overflows())
-}
-
-/// Why an address cannot be used.
-fn socket_error(addr: IpAddr, error: &io::Error) -> VerbsError {
-    VerbsError::new(kind_of(error), format!("address {addr}: {error}"))
-}
-
-fn kind_of(error: &io::Error) -> ErrorKind {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => ErrorKind::AddressInUse,
-        io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
-        io::ErrorKind::OutOfMemory => ErrorKind::NoMemory,
-        io::ErrorKind::AddrNotAvailable | io::ErrorKind::InvalidInput => ErrorKind::Invalid,
-        _ => ErrorKind::Io,
-    }
 }
 
 /// The lane, taken; giving it back sends, publishes the deadline and runs effects.
@@ -428,6 +419,8 @@ mod tests {
     use std::net::UdpSocket;
     use std::thread::sleep;
 
+    use irdma_net::udp::RecvMeta;
+
     use super::*;
 
     /// The addresses at which something waits; other processes may talk to the slot.
@@ -442,6 +435,31 @@ mod tests {
             _ => None,
         });
         locals.collect()
+    }
+
+    /// What a lane makes of a datagram that another slot relays: relayed in, and malformed.
+    fn relayed(faults: Option<&str>) -> [Option<u64>; 2] {
+        let faults = faults.map(|spec| spec.parse().unwrap());
+        let config = Config { faults, ..Config::default() };
+        let mem = Arc::new(MemTable::new(1, 16));
+        let hand_off = Arc::new(HandOff::new(config.stand_back_ns));
+        let lane = Lane::open(&config, 9, mem, hand_off, Arc::new(Targets::new(1))).unwrap();
+        let (src, dst) = ("10.0.0.1:5".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let meta = RecvMeta { len: 3, stride: 2, src, dst, tos: 0, ttl: 0, drops: 0 };
+        let other = Slot::claim(8).unwrap();
+        let to = lane.lock().slot.number();
+        other.send(to, &Message::Relay { meta, data: b"xyz" }).unwrap();
+        lane.run();
+        let stats = lane.lock().stats();
+        ["relayed_in", "drop_malformed"].map(|name| stats.get(name))
+    }
+
+    #[test]
+    fn what_is_relayed_passes_the_fault_injector() {
+        assert_eq!(relayed(None), [Some(1), Some(2)]);
+        assert_eq!(relayed(Some("drop=100%,side=receive")), [Some(1), Some(0)]);
+        assert_eq!(relayed(Some("dup=100%,side=both")), [Some(1), Some(4)]);
+        assert_eq!(relayed(Some("drop=100%,side=send")), [Some(1), Some(2)]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! thread follow when a queue pair leaves RESET.
 
 mod capture;
+mod checksum;
 mod handoff;
 #[cfg(test)]
 mod handoff_model;
@@ -22,7 +23,6 @@ mod sync {
 }
 
 use std::fmt;
-use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +44,7 @@ use crate::limits::Quota;
 use crate::pages::populate;
 use crate::port::PORT;
 use crate::stats::HwStats;
+use crate::system::system_error;
 use handoff::HandOff;
 use lane::NEVER;
 use progress::Progress;
@@ -120,6 +121,7 @@ impl Engine {
         if let Some(lane) = self.lane.get() {
             return Ok(Arc::clone(lane));
         }
+        checksum::choose();
         let (mem, hand_off) = (Arc::clone(&self.mem), Arc::clone(&self.hand_off));
         let lane = Lane::open(&self.config, self.seed, mem, hand_off, Arc::clone(&self.targets))
             .map_err(|error| system_error("no slot on the RoCEv2 port", &error))?;
@@ -305,8 +307,4 @@ fn inherited() -> VerbsError {
         "the object was inherited through fork, its device belongs to the parent; open the \
          device anew in the child",
     )
-}
-
-fn system_error(what: &str, error: &io::Error) -> VerbsError {
-    VerbsError::new(ErrorKind::Io, format!("{what}: {error}"))
 }

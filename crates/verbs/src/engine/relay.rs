@@ -12,6 +12,8 @@ use irdma_net::udp::RecvMeta;
 use irdma_transport::Instant;
 
 const MAX_BYTES: usize = 4 << 20;
+/// What may wait for one slot, whose owner may be stopped.
+const MAX_BYTES_EACH: usize = 1 << 20;
 const RETRY_NS: u64 = 200_000;
 const GIVE_UP_NS: u64 = 200_000_000;
 
@@ -40,7 +42,9 @@ impl Backlog {
 
     /// Keeps a batch; `false` if there is no room for it.
     pub(crate) fn push(&mut self, now: Instant, to: u16, meta: RecvMeta, data: &[u8]) -> bool {
-        if self.bytes + data.len() > MAX_BYTES {
+        let waiting = self.waiting.iter().filter(|relay| relay.to == to);
+        let own: usize = waiting.map(|relay| relay.data.len()).sum();
+        if own + data.len() > MAX_BYTES_EACH || self.bytes + data.len() > MAX_BYTES {
             return false;
         }
         self.bytes += data.len();
@@ -139,7 +143,14 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut backlog = Backlog::default();
-        assert!(backlog.push(Instant::ZERO, 1, meta(), &vec![0; MAX_BYTES]));
-        assert!(!backlog.push(Instant::ZERO, 1, meta(), &[0]));
+        let share = vec![0; MAX_BYTES_EACH];
+        for slot in 1..=4 {
+            assert!(backlog.push(Instant::ZERO, slot, meta(), &share));
+            assert!(
+                !backlog.push(Instant::ZERO, slot, meta(), &[0]),
+                "the others have their share"
+            );
+        }
+        assert!(!backlog.push(Instant::ZERO, 5, meta(), &[0]));
     }
 }

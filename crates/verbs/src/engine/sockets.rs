@@ -128,7 +128,7 @@ impl Sockets {
 
     /// Whether the steering of some address is still being worked out.
     pub(crate) fn is_steering(&self) -> bool {
-        self.locals().any(|local| local.steering.next_deadline().is_some())
+        self.locals().any(|local| local.steering.is_settling())
     }
 
     /// Opens the sockets of an address and watches its receiver.
@@ -174,6 +174,11 @@ impl Sockets {
         {
             local.steering.misdirected(now_ns);
         }
+    }
+
+    /// A packet was not answered; its way may have led through an address that is shared here.
+    pub(crate) fn suspect_steering(&mut self, now_ns: u64) {
+        self.locals.iter_mut().flatten().for_each(|local| local.steering.suspect(now_ns));
     }
 
     /// Answers a batch that asks who receives it; `false` for traffic.

@@ -209,7 +209,7 @@ impl Traffic {
         true
     }
 
-    /// Takes in a batch that another slot relayed.
+    /// Takes in a batch that another slot relayed. What is not for this slot goes no further.
     pub(crate) fn receive_relayed(
         &mut self,
         now: Instant,
@@ -218,12 +218,16 @@ impl Traffic {
         endpoint: &mut Endpoint,
     ) {
         self.exit.counters.relayed_in += 1;
-        for (index, datagram) in data.chunks(meta.stride).enumerate() {
-            let meta = datagram_meta(&meta, index, 0);
-            self.exit.tap(Direction::Inbound, &meta, datagram);
-            if endpoint.handle_datagram(now, &meta, datagram) != Disposition::Done {
-                self.exit.counters.relay_drops += 1;
-            }
+        let Some(batch) = self.rx.get_mut(..data.len()) else {
+            self.exit.counters.relay_drops += 1;
+            return;
+        };
+        batch.copy_from_slice(data);
+        let mut entrance =
+            Entrance { now, endpoint, meta, ifindex: 0, foreign: None, misdirected: false };
+        for (index, datagram) in batch.chunks_mut(meta.stride).enumerate() {
+            let to = entrance.datagram(index, datagram, &mut self.exit, &mut self.recv_faults);
+            self.exit.counters.relay_drops += u64::from(to.is_some());
         }
     }
 

@@ -15,6 +15,7 @@ mod pd;
 mod qp;
 mod rings;
 mod srq;
+mod xrc;
 
 pub use ah::{Ah, AhAttr};
 pub use cq::Cq;
@@ -34,3 +35,5 @@ pub(crate) use rings::QueueMrInner;
 pub use rings::{Part, QueueMr};
 pub use srq::Srq;
 pub(crate) use srq::SrqInner;
+pub(crate) use xrc::XrcdInner;
+pub use xrc::{Xrcd, XrcdFlags};

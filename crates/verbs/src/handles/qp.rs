@@ -1,6 +1,6 @@
 //! Queue pairs.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use irdma_mem::Access;
@@ -10,7 +10,7 @@ use irdma_transport::{
 };
 use irdma_wire::{Gid, Qpn};
 
-use super::{AhAttr, Cq, CqInner, Pd, PdInner, QueueMrInner, Srq, SrqInner};
+use super::{AhAttr, Cq, CqInner, Pd, PdInner, QueueMrInner, Srq, SrqInner, XrcdInner};
 use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
 use crate::engine::{Engine, Lane, LaneGuard};
@@ -24,15 +24,22 @@ use crate::profile::{Features, Profile, at_most};
 pub struct Qp {
     pub(crate) inner: Arc<QpInner>,
     _uses: Uses,
+    _queue_memory: Option<Use<QueueMrInner>>,
+    /// This handle counts no longer.
+    released: bool,
 }
 
 /// What a queue pair stands on.
 #[derive(Debug)]
-struct Uses {
-    _pd: Use<PdInner>,
-    _cqs: [Use<CqInner>; 2],
-    _srq: Option<Use<SrqInner>>,
-    _queue_memory: Option<Use<QueueMrInner>>,
+pub(super) enum Uses {
+    Own { _pd: Use<PdInner>, _cqs: [Use<CqInner>; 2], _srq: Option<Use<SrqInner>> },
+    Xrcd { _xrcd: Use<XrcdInner> },
+}
+
+impl Uses {
+    pub(super) fn of_xrcd(xrcd: Use<XrcdInner>) -> Self {
+        Uses::Xrcd { _xrcd: xrcd }
+    }
 }
 
 #[derive(Debug)]
@@ -47,6 +54,8 @@ pub(crate) struct QpInner {
     cookie: AtomicU64,
     life: Life,
     gone: AtomicBool,
+    /// Handles of the queue pair; more than one only with extended connections.
+    handles: AtomicU32,
 }
 
 /// What a queue pair is created with (`struct ibv_qp_init_attr`).
@@ -108,23 +117,8 @@ impl Pd {
             sq_sig_all: attr.sq_sig_all,
             block_self_mcast: attr.block_self_mcast,
         };
-        let uses = Uses { _pd: Use::of(&self.0)?, _cqs: cqs, _srq: srq, _queue_memory: None };
-        let lane = context.engine.lane()?;
-        let qpn = lane.lock().endpoint.create_qp(init)?;
-        let inner = Arc::new(QpInner {
-            qpn,
-            unacked: Unacked::default(),
-            qp_type: attr.qp_type,
-            lane,
-            context: Arc::clone(context),
-            groups: Mutex::default(),
-            cookie: AtomicU64::new(0),
-            life: Life::default(),
-            gone: AtomicBool::new(false),
-        });
-        context.engine.targets.add_qp(&inner);
-        context.add_qp(&inner);
-        Ok(Qp { inner, _uses: uses })
+        let uses = Uses::Own { _pd: Use::of(&self.0)?, _cqs: cqs, _srq: srq };
+        Qp::new(context, init, uses)
     }
 }
 
@@ -133,12 +127,31 @@ fn check_shape(profile: Profile, attr: &QpInitAttr<'_>) -> Result<QpCap> {
     if attr.block_self_mcast {
         profile.check(Features::CREATE_FLAGS)?;
     }
-    profile.check_cap(&attr.cap, attr.srq.is_some())?;
+    let cap = check_service(attr)?;
+    profile.check_cap(&cap, attr.srq.is_some())?;
     profile.check_service(attr.qp_type)?;
-    profile.setup_kmode_qp(&attr.cap, attr.srq.is_some())
+    profile.setup_kmode_qp(&cap, attr.srq.is_some())
 }
 
-fn check_context(ours: &Arc<ContextInner>, theirs: &Arc<ContextInner>, what: &str) -> Result<()> {
+/// What only receives needs for its sizes is nothing to a queue pair that has no receive side.
+fn check_service(attr: &QpInitAttr<'_>) -> Result<QpCap> {
+    match attr.qp_type {
+        QpType::XrcRecv => Err(VerbsError::invalid(
+            "a queue pair that receives for an XRC domain is made by the domain",
+        )),
+        QpType::XrcSend if attr.srq.is_some() => {
+            Err(VerbsError::invalid("a queue pair of type XrcSend receives nothing: srq"))
+        }
+        QpType::XrcSend => Ok(QpCap { max_recv_wr: 0, max_recv_sge: 0, ..attr.cap }),
+        _ => Ok(attr.cap),
+    }
+}
+
+pub(super) fn check_context(
+    ours: &Arc<ContextInner>,
+    theirs: &Arc<ContextInner>,
+    what: &str,
+) -> Result<()> {
     if !Arc::ptr_eq(ours, theirs) {
         return Err(VerbsError::invalid(format!("{what} belongs to another context")));
     }
@@ -146,9 +159,41 @@ fn check_context(ours: &Arc<ContextInner>, theirs: &Arc<ContextInner>, what: &st
 }
 
 impl Qp {
+    pub(super) fn new(
+        context: &Arc<ContextInner>,
+        init: transport::QpInit,
+        uses: Uses,
+    ) -> Result<Qp> {
+        let qp_type = init.qp_type;
+        let lane = context.engine.lane()?;
+        let qpn = lane.lock().endpoint.create_qp(init)?;
+        let inner = Arc::new(QpInner {
+            qpn,
+            unacked: Unacked::default(),
+            qp_type,
+            lane,
+            context: Arc::clone(context),
+            groups: Mutex::default(),
+            cookie: AtomicU64::new(0),
+            life: Life::default(),
+            gone: AtomicBool::new(false),
+            handles: AtomicU32::new(1),
+        });
+        context.engine.targets.add_qp(&inner);
+        context.add_qp(&inner);
+        Ok(Qp { inner, _uses: uses, _queue_memory: None, released: false })
+    }
+
+    /// One more handle of a queue pair; `None` if it has ended.
+    pub(super) fn another(inner: &Arc<QpInner>, uses: Uses) -> Option<Qp> {
+        let one_more = |handles| (handles > 0).then_some(handles + 1);
+        inner.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
+        Some(Qp { inner: Arc::clone(inner), _uses: uses, _queue_memory: None, released: false })
+    }
+
     /// Keeps the queue memory from being deregistered as long as the queue pair lives.
     pub(super) fn hold_queue_memory(&mut self, memory: Use<QueueMrInner>) {
-        self._uses._queue_memory = Some(memory);
+        self._queue_memory = Some(memory);
     }
 
     /// Gives the queue pair a page for inline data of up to [`crate::PUSH_PAGE_LEN`] bytes: a send
@@ -235,10 +280,21 @@ impl Qp {
     }
 
     /// Destroys the queue pair and its unpolled completions, once every event about it is
-    /// acknowledged. EBUSY while it is attached to a multicast group.
-    pub fn destroy_qp(self) -> std::result::Result<(), Refused<Self>> {
-        match self.inner.destroy().logged("destroy_qp") {
-            Ok(()) => Ok(()),
+    /// acknowledged; one of an XRC domain with its last handle. EBUSY while it is attached to a
+    /// multicast group.
+    pub fn destroy_qp(mut self) -> std::result::Result<(), Refused<Self>> {
+        let handles = &self.inner.handles;
+        let one_of_many = |handles| (handles > 1).then_some(handles - 1);
+        let shared = handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_of_many).is_ok();
+        let ended = if shared { Ok(()) } else { self.inner.destroy().logged("destroy_qp") };
+        match ended {
+            Ok(()) => {
+                if !shared {
+                    self.inner.handles.store(0, Ordering::Release);
+                }
+                self.released = true;
+                Ok(())
+            }
             Err(error) => Err(Refused { handle: self, error }),
         }
     }
@@ -246,7 +302,9 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        self.inner.cut();
+        if !self.released && self.inner.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.inner.cut();
+        }
     }
 }
 
@@ -276,6 +334,13 @@ impl PostSend<'_> {
         self.qp.check_offered(&wr.op).logged("post_send")?;
         let now = self.lane.now();
         self.lane.endpoint.post_send(now, self.qpn, wr).logged("post_send")
+    }
+
+    /// Posts a send request for the shared queue `srqn` of the peer's XRC domain
+    /// ([`QpType::XrcSend`]); otherwise as [`Qp::post_send`].
+    pub fn post_xrc_send(&mut self, wr: &SendWr<'_>, srqn: u32) -> Result<()> {
+        let now = self.lane.now();
+        self.lane.endpoint.post_xrc_send(now, self.qpn, wr, srqn).logged("post_send")
     }
 
     /// See [`Qp::post_recv`].
@@ -375,7 +440,10 @@ impl QpInner {
             context.listen()?;
         }
         let ifindex = context.device.netdev_index();
-        self.lane.lock().attach_mcast(self.qpn, gid, lid, ifindex)?;
+        // Whoever ends the queue pair reads the list under the lane's lock, too: it then either has
+        // this group, or the attachment is refused.
+        let mut lane = self.lane.lock();
+        lane.attach_mcast(self.qpn, gid, lid, ifindex)?;
         let mut groups = self.groups();
         if !groups.contains(&(*gid, lid)) {
             groups.push((*gid, lid));
@@ -386,7 +454,8 @@ impl QpInner {
     fn detach(&self, gid: &Gid, lid: u16) -> Result<()> {
         self.check()?;
         let ifindex = self.context.device.netdev_index();
-        self.lane.lock().endpoint.detach_mcast(self.qpn, gid, lid, ifindex)?;
+        let mut lane = self.lane.lock();
+        lane.endpoint.detach_mcast(self.qpn, gid, lid, ifindex)?;
         self.groups().retain(|group| *group != (*gid, lid));
         Ok(())
     }

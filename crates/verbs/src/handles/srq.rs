@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use irdma_transport as transport;
-use irdma_transport::{RecvWr, Result, SrqAttr};
+use irdma_transport::{RecvWr, Result, SrqAttr, VerbsError};
 
+use super::xrc::XrcUses;
 use super::{Pd, PdInner};
 use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
@@ -26,6 +27,8 @@ pub struct Srq {
 pub(crate) struct SrqInner {
     pub(crate) context: Arc<ContextInner>,
     pub(crate) srq: Arc<transport::Srq>,
+    /// With extended connections.
+    xrc: Option<XrcUses>,
     unacked: Unacked,
     cookie: AtomicU64,
     life: Life,
@@ -45,10 +48,10 @@ impl Pd {
     ///
     /// EOPNOTSUPP where the profile has none, EINVAL for sizes of 0 or above the limits.
     pub fn create_srq(&self, attr: SrqAttr) -> Result<Srq> {
-        self.try_create_srq(attr).logged("create_srq")
+        self.try_create_srq(attr, None).logged("create_srq")
     }
 
-    fn try_create_srq(&self, attr: SrqAttr) -> Result<Srq> {
+    pub(super) fn try_create_srq(&self, attr: SrqAttr, xrc: Option<XrcUses>) -> Result<Srq> {
         let context = &self.0.context;
         let transport_pd = self.0.transport()?;
         let profile = context.device.profile();
@@ -58,13 +61,24 @@ impl Pd {
         let pd = Use::of(&self.0)?;
         let place = context.engine.srqs.take()?;
         let token = context.engine.next_token();
+        let srq = match &xrc {
+            None => transport::Srq::create_srq(token, transport_pd, attr)?,
+            Some(uses) => {
+                let cq = Arc::clone(&uses.cq.cq);
+                transport::Srq::create_xrc_srq(token, transport_pd, attr, cq)?
+            }
+        };
         let inner = Arc::new(SrqInner {
             context: Arc::clone(context),
-            srq: Arc::new(transport::Srq::create_srq(token, transport_pd, attr)?),
+            srq: Arc::new(srq),
+            xrc,
             unacked: Unacked::default(),
             cookie: AtomicU64::new(0),
             life: Life::default(),
         });
+        if let Some(uses) = &inner.xrc {
+            uses.add(&inner.srq);
+        }
         context.engine.targets.add_srq(&inner);
         Ok(Srq { inner, _pd: pd, _place: place })
     }
@@ -86,6 +100,14 @@ impl Srq {
     /// Adds a receive request. EINVAL with too many elements, ENOMEM when full.
     pub fn post_srq_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
         self.inner.check().and_then(|()| self.inner.srq.post_srq_recv(wr)).logged("post_srq_recv")
+    }
+
+    /// The number that the peer's requests name the queue by (`ibv_get_srq_num(3)`). EINVAL
+    /// unless it is one for extended connections.
+    pub fn get_srq_num(&self) -> Result<u32> {
+        let number = self.inner.xrc.as_ref().map(|_| self.inner.srq.number());
+        let only = || VerbsError::invalid("only the queues of an XRC domain have a number");
+        number.ok_or_else(only).logged("get_srq_num")
     }
 
     /// The number that events name the queue by.
@@ -124,10 +146,20 @@ impl SrqInner {
     fn destroy(&self) -> Result<()> {
         self.context.engine.check_fork()?;
         self.life.end(Self::WHAT)?;
-        self.context.engine.targets.remove_srq(self.srq.token());
+        self.unreach();
         self.context.events.purge(|event| event.is_about(self));
         self.unacked.wait();
         Ok(())
+    }
+}
+
+impl SrqInner {
+    /// No event and no request finds the queue afterwards.
+    fn unreach(&self) {
+        self.context.engine.targets.remove_srq(self.srq.token());
+        if let Some(uses) = &self.xrc {
+            uses.remove(self.srq.number());
+        }
     }
 }
 
@@ -148,7 +180,7 @@ impl Subject for SrqInner {
 impl Drop for SrqInner {
     fn drop(&mut self) {
         if self.context.engine.check_fork().is_ok() {
-            self.context.engine.targets.remove_srq(self.srq.token());
+            self.unreach();
         }
     }
 }

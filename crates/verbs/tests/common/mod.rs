@@ -201,7 +201,7 @@ pub fn to_rtr(qp: &Qp, peer: &Ends, gid_index: u8) {
     if qp.qp_type() != QpType::Ud {
         mask |= AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
     }
-    if qp.qp_type() == QpType::Rc {
+    if matches!(qp.qp_type(), QpType::Rc | QpType::XrcRecv) {
         mask |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
     }
     qp.modify_qp(&attr, mask).expect("RTR");
@@ -218,11 +218,11 @@ pub fn to_rts(qp: &Qp, timeout: u8) {
         ..QpAttr::default()
     };
     let mut mask = AttrMask::STATE | AttrMask::SQ_PSN;
-    if qp.qp_type() == QpType::Rc {
-        mask |= AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::MAX_QP_RD_ATOMIC;
+    if matches!(qp.qp_type(), QpType::Rc | QpType::XrcSend) {
+        mask |= AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
+    }
+    if matches!(qp.qp_type(), QpType::Rc | QpType::XrcSend | QpType::XrcRecv) {
+        mask |= AttrMask::TIMEOUT;
     }
     qp.modify_qp(&attr, mask).expect("RTS");
 }
