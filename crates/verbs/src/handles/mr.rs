@@ -114,6 +114,20 @@ impl Pd {
         self.register(0, access, |mem, pd| mem.reg_implicit_mr(pd, access))
     }
 
+    /// A key for all memory of the process, for the owner's own lists only. An access to what is
+    /// not mapped, or not writable, is a protection error.
+    ///
+    /// EINVAL for remote rights: the peer would reach everything.
+    pub fn get_dma_mr(&self, access: Access) -> Result<Mr> {
+        let allowed = match Access::LOCAL_WRITE.contains(access) {
+            true => Ok(()),
+            false => Err(VerbsError::invalid(format!(
+                "a key for all memory with {access:?}: only LOCAL_WRITE can be had"
+            ))),
+        };
+        allowed.and_then(|()| self.reg_implicit_mr(access | Access::ON_DEMAND)).logged("get_dma_mr")
+    }
+
     /// Registers a part of a buffer, named by its own addresses.
     ///
     /// Errors as [`Pd::reg_user_mr`], and EINVAL for a range that is not inside the buffer.

@@ -160,6 +160,7 @@ impl SrqInner {
         if let Some(uses) = &self.xrc {
             uses.remove(self.srq.number());
         }
+        self.srq.srq_free_rsrc();
     }
 }
 
