@@ -40,6 +40,7 @@ packages() {
 /usr/include/rdma/rdma_cma.h librdmacm-dev
 /usr/bin/rping rdmacm-utils
 /usr/share/doc/rdma-core rdma-core
+/usr/lib/python3/dist-packages/pyverbs python3-pyverbs
 /usr/bin/ib_write_bw perftest
 /usr/bin/qperf qperf
 /usr/bin/tshark tshark

@@ -3,6 +3,7 @@
 use std::env;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
 
 use crate::paths;
 
@@ -13,6 +14,8 @@ pub enum Need {
     Root,
     /// A program on the path.
     Tool(&'static str),
+    /// A file or folder of a Debian package.
+    File(&'static str),
     /// The folder with golden packets and the peer.
     Shared,
 }
@@ -37,6 +40,7 @@ impl Need {
                 Some("not root: network namespaces cannot be made".into())
             }
             Self::Tool(name) if !has_tool(name) => Some(format!("{name} is not installed")),
+            Self::File(path) if !Path::new(path).exists() => Some(format!("{path} is missing")),
             Self::Shared if !paths::shared().join("golden").is_dir() => {
                 Some(format!("{} is missing (IRDMA_SHARED)", paths::shared().display()))
             }

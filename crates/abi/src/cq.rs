@@ -4,10 +4,23 @@ use std::ffi::{c_int, c_void};
 use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::AsRawFd;
 
-use crate::boundary::{End, Ends, Errno, Kept, NOT_YET, Object, Out, PATIENCE, Shape, set_field};
+use irdma::{CqInitAttr, Overrun};
+
+use crate::boundary::{
+    Bits, End, Ends, Errno, FromC, InOut, Kept, NOT_YET, Object, Out, PATIENCE, Shape, refuse,
+    set_field,
+};
 use crate::context::Context;
 use crate::handle;
-use crate::types::{ibv_comp_channel, ibv_cq};
+use crate::pd::Pd;
+use crate::poll;
+use crate::turn::Turn;
+use crate::types::{
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_EX_WITH_TM_INFO, ibv_comp_channel,
+    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
+};
 
 /// A completion event channel.
 pub struct CompChannel {
@@ -40,11 +53,28 @@ pub fn create_channel(context: &Object<Context>) -> Result<Box<Object<CompChanne
 /// A completion queue.
 pub struct Cq {
     pub handle: ManuallyDrop<irdma::Cq>,
+    /// Whose poll it is, of an extended queue.
+    pub polling: Turn<()>,
+    /// The program asked for times of day.
+    pub wants_wallclock: bool,
 }
 
-// SAFETY: the program's pointers point to all of it.
+/// An extended queue, and the completion that its poll stands on.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Polled {
+    pub ex: ibv_cq_ex,
+    pub wc: ibv_wc,
+    pub timestamp_ns: u64,
+    pub wallclock_ns: u64,
+}
+
+// SAFETY: integers, raw pointers and `Option<fn>` have no invalid bytes.
+unsafe impl Bits for Polled {}
+
+// SAFETY: `ibv_cq_ex` begins with the fields of an `ibv_cq`.
 unsafe impl Shape for Cq {
-    type C = ibv_cq;
+    type C = Polled;
     type Seen = ibv_cq;
 }
 
@@ -65,19 +95,95 @@ pub fn create(
     channel: Option<&Object<CompChannel>>,
     comp_vector: c_int,
 ) -> Result<Box<Object<Cq>>, Errno> {
-    // A negative number is above every limit.
-    let handle = context.handle.create_cq(
-        cqe as u32,
-        channel.map(|channel| &*channel.handle),
-        comp_vector as u32,
-    )?;
-    let mut c = ibv_cq::zeroed();
-    c.context = context.as_seen();
-    c.channel = channel.map_or(std::ptr::null_mut(), Object::as_seen);
-    c.cq_context = cq_context;
-    c.handle = handle::next();
-    c.cqe = handle.capacity() as c_int;
-    let cq = Object::new(c, Cq { handle: ManuallyDrop::new(handle) });
+    let attr = CqInitAttr {
+        cqe: cqe as u32,
+        channel: channel.map(|channel| &*channel.handle),
+        comp_vector: comp_vector as u32,
+        overrun: Overrun::Fails,
+    };
+    make(context, &attr, channel, cq_context, 0)
+}
+
+const CREATE_EX: &str = "ibv_create_cq_ex";
+
+/// `ibv_create_cq_ex(3)`.
+pub fn create_ex(
+    context: &Object<Context>,
+    asked: InOut<'_, ibv_cq_init_attr_ex>,
+) -> Result<Box<Object<Cq>>, Errno> {
+    let asked = asked.get();
+    if asked.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0 {
+        return Err(refuse(CREATE_EX, libc::EINVAL, "comp_mask: only FLAGS and PD"));
+    }
+    if asked.wc_flags >= IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK << 1
+        || asked.wc_flags & IBV_WC_EX_WITH_TM_INFO != 0
+    {
+        let cause = format!("wc_flags {:#x}: tag matching or unknown flags", asked.wc_flags);
+        return Err(refuse(CREATE_EX, libc::EOPNOTSUPP, &cause));
+    }
+    const STAMPS: u64 =
+        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+    let has_stamps = context.handle.query_device().timestamp_mask != 0;
+    if asked.wc_flags & STAMPS != 0 && !has_stamps {
+        return Err(refuse(CREATE_EX, libc::EOPNOTSUPP, "the profile has no timestamps"));
+    }
+    if asked.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
+        check_parent_domain(&asked)?;
+    }
+    // SAFETY: the program promises that the attributes name live objects.
+    let channel = unsafe { Option::<&Object<CompChannel>>::from_c(asked.channel) }?;
+    let attr = CqInitAttr {
+        cqe: asked.cqe,
+        channel: channel.map(|channel| &*channel.handle),
+        comp_vector: asked.comp_vector,
+        overrun: overrun(&asked)?,
+    };
+    let cq = make(context, &attr, channel, asked.cq_context, asked.wc_flags)?;
+    set_field!(cq, ex, poll::functions(cq.seen().ex));
+    Ok(cq)
+}
+
+/// Locks are taken all the same of a queue that one thread alone polls.
+fn overrun(asked: &ibv_cq_init_attr_ex) -> Result<Overrun, Errno> {
+    let known = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+    match asked.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS {
+        0 => Ok(Overrun::Fails),
+        _ if asked.flags & !known != 0 => {
+            let cause = format!("flags {:#x}: unknown ones", asked.flags);
+            Err(refuse(CREATE_EX, libc::EOPNOTSUPP, &cause))
+        }
+        _ if asked.flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0 => Ok(Overrun::Overwrites),
+        _ => Ok(Overrun::Fails),
+    }
+}
+
+fn check_parent_domain(asked: &ibv_cq_init_attr_ex) -> Result<(), Errno> {
+    // SAFETY: the program promises a live domain.
+    let domain = unsafe { Option::<&Object<Pd>>::from_c(asked.parent_domain) }?;
+    if !domain.is_some_and(|domain| domain.is_parent()) {
+        return Err(refuse(CREATE_EX, libc::EINVAL, "parent_domain is not a parent domain"));
+    }
+    Ok(())
+}
+
+fn make(
+    context: &Object<Context>,
+    attr: &CqInitAttr<'_>,
+    channel: Option<&Object<CompChannel>>,
+    cq_context: *mut c_void,
+    wc_flags: u64,
+) -> Result<Box<Object<Cq>>, Errno> {
+    let handle = context.handle.create_cq_ex(attr)?;
+    let mut ex = ibv_cq_ex::zeroed();
+    ex.context = context.as_seen();
+    ex.channel = channel.map_or(std::ptr::null_mut(), Object::as_seen);
+    ex.cq_context = cq_context;
+    ex.handle = handle::next();
+    ex.cqe = handle.capacity() as c_int;
+    let c = Polled { ex, wc: ibv_wc::zeroed(), timestamp_ns: 0, wallclock_ns: 0 };
+    let wants_wallclock = wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK != 0;
+    let handle = ManuallyDrop::new(handle);
+    let cq = Object::new(c, Cq { handle, polling: Turn::new(()), wants_wallclock });
     cq.handle.set_cookie(cq.cookie());
     Ok(cq)
 }
@@ -92,7 +198,7 @@ pub fn get_event(
     // SAFETY: the queue's destruction waits until the event is acknowledged.
     let object = unsafe { Kept::<Cq>::from_cookie(event.into_unacked()) };
     cq.write(object.as_seen());
-    cq_context.write(object.seen().cq_context);
+    cq_context.write(object.seen().ex.cq_context);
     Ok(0)
 }
 
@@ -107,6 +213,6 @@ pub fn ack_events(cq: &Object<Cq>, count: u32) -> Result<(), Errno> {
 /// `ibv_resize_cq(3)`.
 pub fn resize(cq: &Object<Cq>, cqe: c_int) -> Result<(), Errno> {
     cq.handle.resize_cq(cqe as u32)?;
-    set_field!(cq, cqe, cqe);
+    set_field!(cq, ex.cqe, cqe);
     Ok(())
 }

@@ -43,7 +43,8 @@ pub fn list(count: Option<Out<'_, c_int>>) -> Result<Vec<*mut ibv_device>, Errno
     Ok(devices)
 }
 
-fn known(handle: &irdma::Device) -> &'static Object<Device> {
+/// The structure of a device, the same whenever it is listed.
+pub fn known(handle: &irdma::Device) -> &'static Object<Device> {
     let mut link = &KNOWN;
     loop {
         let known = link.get_or_init(|| Box::new(Known::new(handle)));

@@ -20,6 +20,11 @@ use crate::types::{
 /// `ibv_get_async_event(3)`, for a while.
 pub fn get(context: &Object<Context>, out: Out<'_, ibv_async_event>) -> Result<c_int, Errno> {
     let Some(event) = context.handle.get_async_event_within(PATIENCE)? else { return Ok(NOT_YET) };
+    if event.source() == AsyncSource::Qp(0) {
+        // Of a queue pair of an XRC domain whose maker has let go of it; dropped, it is
+        // acknowledged.
+        return Ok(NOT_YET);
+    }
     let (kind, source) = event.into_unacked();
     let element = match source {
         AsyncSource::Cq(cookie) => ibv_async_event_element { cq: object::<Cq>(cookie).as_seen() },

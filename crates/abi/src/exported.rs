@@ -4,23 +4,32 @@ use std::ffi::{CStr, c_int, c_void};
 
 use crate::ah::{Ah, Grh};
 use crate::boundary::{
-    Buffer, Count, Ended, In, InOut, List, Made, Object, Out, Owned, Partial, Plain, Size, Status,
-    Success, Text, cancellation_point, export,
+    Buffer, Count, Ended, In, InOut, List, Made, Object, Out, Owned, Part, Partial, Plain, Size,
+    Status, Success, Text, cancellation_point, export,
 };
 use crate::context::Context;
 use crate::cq::{CompChannel, Cq};
 use crate::device::{Device, DeviceList};
+use crate::dm::Dm;
 use crate::mr::Mr;
+use crate::mw::Mw;
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::td::Td;
 use crate::types::{
-    ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
-    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_qp_attr,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_srq_attr,
-    ibv_srq_init_attr, ibv_wc,
+    ibv_ah_attr, ibv_alloc_dm_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq,
+    ibv_cq_init_attr_ex, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_query_device_ex_input, ibv_sge, ibv_srq_attr,
+    ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_td_init_attr, ibv_values_ex, ibv_wc,
+    ibv_xrcd_init_attr,
 };
-use crate::{ah, context, cq, device, events, fork, mr, pd, qp, query, rate, srq, sysfs, text};
+use crate::xrc::Xrcd;
+use crate::{
+    ah, context, cq, device, dm, events, fork, import, mr, mw, pd, qp, query, rate, srq, sysfs, td,
+    text, xrc,
+};
 
 cancellation_point! {
     ibv_get_cq_event(
@@ -36,6 +45,13 @@ export! {
     ibv_get_device_guid(device: &'static Object<Device>) -> Plain<u64> = device::guid;
     ibv_get_device_index(device: &'static Object<Device>) -> Count = device::index;
     ibv_open_device(device: &'static Object<Device>) -> Made<Context> = context::open;
+    ibv_import_device(cmd_fd: c_int) -> Made<Context> = import::open_device;
+    ibv_import_pd(context: &Object<Context>, pd_handle: u32) -> Made<Pd> = import::pd;
+    ibv_unimport_pd(pd: Owned<Pd>) -> Ended = import::unimport_pd;
+    ibv_import_mr(pd: &Object<Pd>, mr_handle: u32) -> Made<Mr> = import::mr;
+    ibv_unimport_mr(mr: Owned<Mr>) -> Ended = import::unimport_mr;
+    ibv_import_dm(context: &Object<Context>, dm_handle: u32) -> Made<Dm> = import::dm;
+    ibv_unimport_dm(dm: Owned<Dm>) -> Ended = import::unimport_dm;
     ibv_close_device(context: Owned<Context>) -> Status = context::close;
 
     ibv_query_device(context: &Object<Context>, device_attr: Out<'_, ibv_device_attr>) -> Status
@@ -44,6 +60,8 @@ export! {
         context: &Object<Context>, input: Option<In<ibv_query_device_ex_input>>,
         attr: Partial<'_, ibv_device_attr_ex>, attr_size: usize,
     ) -> Status = query::device_ex;
+    query_rt_values(context: &Object<Context>, values: InOut<'_, ibv_values_ex>) -> Status
+        = query::rt_values;
     ibv_query_port(
         context: &Object<Context>, port_num: u8, port_attr: Partial<'_, ibv_port_attr>,
     ) -> Status = query::port;
@@ -75,6 +93,10 @@ export! {
 
     ibv_alloc_pd(context: &Object<Context>) -> Made<Pd> = pd::alloc;
     ibv_dealloc_pd(pd: Owned<Pd>) -> Status = Owned::end;
+    alloc_td(context: &Object<Context>, attr: InOut<'_, ibv_td_init_attr>) -> Made<Td> = td::alloc;
+    dealloc_td(td: Owned<Td>) -> Status = Owned::end;
+    alloc_parent_domain(context: &Object<Context>, attr: InOut<'_, ibv_parent_domain_init_attr>)
+        -> Made<Pd> = pd::alloc_parent_domain;
 
     ibv_reg_mr(pd: &Object<Pd>, addr: *mut c_void, length: usize, access: c_int) -> Made<Mr>
         = mr::reg;
@@ -85,10 +107,22 @@ export! {
         pd: &Object<Pd>, addr: *mut c_void, length: usize, iova: u64, access: u32,
     ) -> Made<Mr> = mr::reg_iova2;
     ibv_rereg_mr(
-        mr: &Object<Mr>, flags: c_int, pd: Option<&Object<Pd>>, addr: *mut c_void, length: usize,
+        mr: &Object<Mr>, flags: c_int, pd: *mut ibv_pd, addr: *mut c_void, length: usize,
         access: c_int,
     ) -> Success = mr::rereg;
     ibv_dereg_mr(mr: Owned<Mr>) -> Status = mr::dereg;
+    ibv_reg_dmabuf_mr(
+        pd: &Object<Pd>, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int,
+    ) -> Made<Mr> = mr::reg_dmabuf;
+    reg_dm_mr(pd: &Object<Pd>, dm: &Object<Dm>, dm_offset: u64, length: usize, access: u32)
+        -> Made<Mr> = mr::reg_dm;
+    alloc_null_mr(pd: &Object<Pd>) -> Made<Mr> = mr::alloc_null;
+    advise_mr(pd: &Object<Pd>, advice: u32, flags: u32, sg_list: *mut ibv_sge, num_sge: u32)
+        -> Status = mr::advise;
+    alloc_dm(context: &Object<Context>, attr: InOut<'_, ibv_alloc_dm_attr>) -> Made<Dm> = dm::alloc;
+    free_dm(dm: Owned<Dm>) -> Status = Owned::end;
+    alloc_mw(pd: &Object<Pd>, mw_type: u32) -> Made<Mw> = mw::alloc;
+    dealloc_mw(mw: Owned<Mw>) -> Status = mw::dealloc;
 
     ibv_create_comp_channel(context: &Object<Context>) -> Made<CompChannel> = cq::create_channel;
     ibv_destroy_comp_channel(channel: Owned<CompChannel>) -> Status = Owned::end;
@@ -101,10 +135,15 @@ export! {
         context: &Object<Context>, cqe: c_int, cq_context: *mut c_void,
         channel: Option<&Object<CompChannel>>, comp_vector: c_int,
     ) -> Made<Cq> = cq::create;
+    create_cq_ex(context: &Object<Context>, attr: InOut<'_, ibv_cq_init_attr_ex>) -> Made<Cq>
+        = cq::create_ex;
     ibv_resize_cq(cq: &Object<Cq>, cqe: c_int) -> Status = cq::resize;
     ibv_destroy_cq(cq: Owned<Cq>) -> Status = Owned::end;
 
     ibv_create_srq(pd: &Object<Pd>, attr: InOut<'_, ibv_srq_init_attr>) -> Made<Srq> = srq::create;
+    create_srq_ex(context: &Object<Context>, attr: InOut<'_, ibv_srq_init_attr_ex>) -> Made<Srq>
+        = srq::create_ex;
+    get_srq_num(srq: &Object<Srq>, srq_num: Out<'_, u32>) -> Status = srq::number;
     ibv_modify_srq(srq: &Object<Srq>, attr: In<ibv_srq_attr>, mask: c_int) -> Status = srq::modify;
     ibv_query_srq(srq: &Object<Srq>, attr: Out<'_, ibv_srq_attr>) -> Status = srq::query;
     ibv_destroy_srq(srq: Owned<Srq>) -> Status = Owned::end;
@@ -112,6 +151,7 @@ export! {
     ibv_create_qp(pd: &Object<Pd>, attr: InOut<'_, ibv_qp_init_attr>) -> Made<Qp> = qp::create;
     create_qp_ex(context: &Object<Context>, attr: InOut<'_, ibv_qp_init_attr_ex>) -> Made<Qp>
         = qp::create_ex;
+    ibv_qp_to_qp_ex(qp: &Object<Qp>) -> Part<ibv_qp_ex> = qp::to_ex;
     ibv_modify_qp(qp: &Object<Qp>, attr: In<ibv_qp_attr>, mask: c_int) -> Status = qp::modify;
     ibv_query_qp(
         qp: &Object<Qp>, attr: Partial<'_, ibv_qp_attr>, mask: c_int,
@@ -120,7 +160,12 @@ export! {
     ibv_query_qp_data_in_order(qp: &Object<Qp>, op: u32, flags: u32) -> Count = qp::data_in_order;
     ibv_attach_mcast(qp: &Object<Qp>, gid: In<ibv_gid>, lid: u16) -> Status = qp::attach_mcast;
     ibv_detach_mcast(qp: &Object<Qp>, gid: In<ibv_gid>, lid: u16) -> Status = qp::detach_mcast;
-    ibv_destroy_qp(qp: Owned<Qp>) -> Status = Owned::end;
+    ibv_destroy_qp(qp: Owned<Qp>) -> Status = qp::destroy;
+    open_xrcd(context: &Object<Context>, attr: InOut<'_, ibv_xrcd_init_attr>) -> Made<Xrcd>
+        = xrc::open;
+    close_xrcd(xrcd: Owned<Xrcd>) -> Status = Owned::end;
+    open_qp(context: &Object<Context>, attr: InOut<'_, ibv_qp_open_attr>) -> Made<Qp>
+        = xrc::open_qp;
 
     ibv_create_ah(pd: &Object<Pd>, attr: In<ibv_ah_attr>) -> Made<Ah> = ah::create;
     ibv_init_ah_from_wc(

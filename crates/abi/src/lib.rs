@@ -7,26 +7,35 @@
 //! leaves it.
 
 mod ah;
+mod batch;
 mod boundary;
 mod context;
 mod cq;
 mod device;
+mod dm;
 mod events;
 mod exported;
 mod fork;
 mod handle;
+mod import;
 mod mr;
+mod mw;
 mod ops;
 mod pd;
+mod poll;
 mod qp;
 mod query;
 mod rate;
 mod refused;
 mod srq;
 mod sysfs;
+mod td;
 mod text;
+mod turn;
 mod types;
 mod work;
+mod wr;
+mod xrc;
 
 /// Exports `$function` under a name and version: `@@` is the version that programs linked
 /// today get. The label is gone afterwards.

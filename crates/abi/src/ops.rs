@@ -2,10 +2,12 @@
 //!
 //! Nothing here allocates or logs as long as nothing is refused.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
-use crate::boundary::{Errno, FromC, Object, Status, cross, refuse};
+use crate::boundary::{Errno, FromC, In, Object, Status, cross, refuse};
 use crate::cq::Cq;
+use crate::exported;
+use crate::mw::{self, Mw};
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::types::{
@@ -15,8 +17,9 @@ use crate::work::{Inline, completion, recv_wr, send_wr};
 
 /// The table of every context. Entries that nothing calls are NULL, as the headers allow.
 pub const TABLE: ibv_context_ops = ibv_context_ops {
+    alloc_mw: Some(exported::alloc_mw),
     bind_mw: Some(bind_mw),
-    dealloc_mw: Some(dealloc_mw),
+    dealloc_mw: Some(exported::dealloc_mw),
     poll_cq: Some(poll_cq),
     req_notify_cq: Some(req_notify_cq),
     post_srq_recv: Some(post_srq_recv),
@@ -65,6 +68,7 @@ unsafe extern "C" fn post_send(
     let status = cross::<Status>("ibv_post_send", || {
         // SAFETY: the program's promise of a live queue pair.
         let qp = unsafe { <&Object<Qp>>::from_c(qp) }?;
+        qp.check_post("ibv_post_send")?;
         let mut posting = qp.handle.start_post()?;
         let mut inline = Inline::new();
         if at.is_null() {
@@ -74,7 +78,11 @@ unsafe extern "C" fn post_send(
             // SAFETY: an element of the program's list.
             let wr = unsafe { at.read_unaligned() };
             // SAFETY: the program does not touch its requests during the call.
-            posting.post_send(&unsafe { send_wr(&wr, qp, &mut inline) }?)?;
+            let (request, window) = unsafe { send_wr(&wr, qp, &mut inline) }?;
+            posting.post_xrc_send(&request, wr.qp_type.remote_srqn)?;
+            if let Some(window) = window {
+                window.set_rkey(wr.bind_mw.rkey);
+            }
             at = wr.next;
         }
         Ok(())
@@ -93,6 +101,7 @@ unsafe extern "C" fn post_recv(
     let status = cross::<Status>("ibv_post_recv", || {
         // SAFETY: the program's promise of a live queue pair.
         let qp = unsafe { <&Object<Qp>>::from_c(qp) }?;
+        qp.check_post("ibv_post_recv")?;
         let mut posting = qp.handle.start_post()?;
         // SAFETY: the program's list.
         unsafe {
@@ -161,17 +170,14 @@ unsafe fn blame<T>(status: c_int, at: *mut T, bad: *mut *mut T) -> c_int {
     status
 }
 
-/// Unreachable without a window, and there are none.
-unsafe extern "C" fn bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut ibv_mw_bind) -> c_int {
-    libc::EOPNOTSUPP
-}
-
-/// As [`bind_mw`].
-unsafe extern "C" fn dealloc_mw(_: *mut ibv_mw) -> c_int {
-    libc::EOPNOTSUPP
-}
-
-/// Unreachable without an XRC domain, and there are none.
-pub unsafe extern "C" fn close_xrcd(_: *mut c_void) -> c_int {
-    libc::EOPNOTSUPP
+/// `ibv_bind_mw(3)`.
+unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+    cross::<Status>("ibv_bind_mw", || {
+        // SAFETY: the program's promise of a live queue pair.
+        let qp = unsafe { <&Object<Qp>>::from_c(qp) }?;
+        // SAFETY: as above, of a window.
+        let mw = unsafe { <&Object<Mw>>::from_c(mw) }?;
+        // SAFETY: the program's filled-in structure.
+        mw::bind(qp, mw, unsafe { In::from_c(bind.cast_const()) }?)
+    })
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::mem::{ManuallyDrop, offset_of};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use irdma::{
     Access, AddressVector, AttrMask, Gid, PORT, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
@@ -9,19 +10,24 @@ use irdma::{
 };
 
 use crate::ah;
+use crate::batch::Batch;
 use crate::boundary::{
-    End, Ends, Errno, FromC, In, InOut, Object, Out, Partial, Shape, refuse, set_field,
+    End, Ends, Errno, FromC, In, InOut, Object, Out, Owned, Partial, Shape, refuse, set_field,
 };
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::pd::Pd;
 use crate::query::{mtu, mtu_bytes};
 use crate::srq::Srq;
+use crate::turn::Turn;
 use crate::types::{
     IBV_MIG_MIGRATED, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_PD, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_ah_attr, ibv_gid, ibv_qp,
-    ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QPT_RC,
+    IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_ah_attr, ibv_context, ibv_gid,
+    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
+use crate::wr;
+use crate::xrc;
 
 /// A queue pair.
 pub struct Qp {
@@ -29,11 +35,15 @@ pub struct Qp {
     pub max_send_sge: usize,
     pub max_recv_sge: usize,
     sq_sig_all: c_int,
+    /// What `ibv_wr_*` may do, as flags of `send_ops_flags`; none without that interface.
+    pub send_ops: u64,
+    pub batch: Turn<Batch>,
+    hears: AtomicBool,
 }
 
-// SAFETY: the program's pointers point to all of it.
+// SAFETY: `ibv_qp_ex` begins with an `ibv_qp`.
 unsafe impl Shape for Qp {
-    type C = ibv_qp;
+    type C = ibv_qp_ex;
     type Seen = ibv_qp;
 }
 
@@ -52,36 +62,72 @@ pub fn create(
     mut attr: InOut<'_, ibv_qp_init_attr>,
 ) -> Result<Box<Object<Qp>>, Errno> {
     let mut asked = attr.get();
-    let qp = make("ibv_create_qp", pd, &mut asked, 0)?;
+    let qp = make("ibv_create_qp", pd, &mut asked, Extras::default())?;
     attr.set(asked);
     Ok(qp)
 }
 
-/// `ibv_create_qp_ex(3)` with creation flags; of the other extensions there is none.
+/// What an extended queue pair has besides.
+#[derive(Clone, Copy, Default)]
+struct Extras {
+    create_flags: u32,
+    send_ops: u64,
+}
+
+/// `ibv_create_qp_ex(3)` with creation flags and `ibv_wr_*`; of the other extensions there is none.
 pub fn create_ex(
-    _context: &Object<Context>,
+    context: &Object<Context>,
     mut attr: InOut<'_, ibv_qp_init_attr_ex>,
 ) -> Result<Box<Object<Qp>>, Errno> {
     const CALL: &str = "ibv_create_qp_ex";
+    const KNOWN: u32 = IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let mut asked = attr.get();
-    if asked.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 {
-        let cause = format!("comp_mask {:#x}: only PD and CREATE_FLAGS", asked.comp_mask);
+    if asked.comp_mask & !KNOWN != 0 {
+        let cause =
+            format!("comp_mask {:#x}: only PD, CREATE_FLAGS, SEND_OPS_FLAGS", asked.comp_mask);
         return Err(refuse(CALL, libc::EOPNOTSUPP, &cause));
+    }
+    if asked.qp_type == IBV_QPT_XRC_RECV {
+        return create_receiving(context, &asked);
     }
     if asked.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
         return Err(refuse(CALL, libc::EINVAL, "comp_mask lacks PD"));
     }
     // SAFETY: `comp_mask` says that the program filled it in.
     let pd = unsafe { <&Object<Pd>>::from_c(asked.pd) }?;
-    let flags = match asked.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS {
-        0 => 0,
-        _ => asked.create_flags,
+    let extras = Extras {
+        create_flags: if_named(&asked, IBV_QP_INIT_ATTR_CREATE_FLAGS, asked.create_flags),
+        send_ops: if_named(&asked, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, asked.send_ops_flags),
     };
     let mut basic = basic_part(&asked);
-    let qp = make(CALL, pd, &mut basic, flags)?;
+    let qp = make(CALL, pd, &mut basic, extras)?;
     asked.cap = basic.cap;
     attr.set(asked);
     Ok(qp)
+}
+
+fn create_receiving(
+    context: &Object<Context>,
+    asked: &ibv_qp_init_attr_ex,
+) -> Result<Box<Object<Qp>>, Errno> {
+    const CALL: &str = "ibv_create_qp_ex";
+    if asked.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
+        return Err(refuse(CALL, libc::EINVAL, "comp_mask lacks XRCD"));
+    }
+    if if_named(asked, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, asked.send_ops_flags) != 0 {
+        return Err(refuse(CALL, libc::EOPNOTSUPP, "send_ops_flags: XRC_RECV sends nothing"));
+    }
+    // SAFETY: `comp_mask` says that the program filled it in.
+    let xrcd = unsafe { xrc::named(CALL, asked.xrcd) }?;
+    xrc::create_qp(context, xrcd, &basic_part(asked))
+}
+
+/// A field that the program has only filled in if `comp_mask` names it.
+fn if_named<T: Default>(asked: &ibv_qp_init_attr_ex, name: u32, field: T) -> T {
+    if asked.comp_mask & name == 0 { T::default() } else { field }
 }
 
 fn basic_part(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
@@ -100,8 +146,14 @@ fn make(
     call: &str,
     pd: &Object<Pd>,
     attr: &mut ibv_qp_init_attr,
-    flags: u32,
+    extras: Extras,
 ) -> Result<Box<Object<Qp>>, Errno> {
+    let flags = extras.create_flags;
+    let qp_type = service(call, attr.qp_type)?;
+    if extras.send_ops & !wr::offered(qp_type) != 0 {
+        let cause = format!("send_ops_flags {:#x}: {qp_type:?} has fewer", extras.send_ops);
+        return Err(refuse(call, libc::EOPNOTSUPP, &cause));
+    }
     if flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
         let cause = format!("create_flags {flags:#x}: only BLOCK_SELF_MCAST_LB");
         return Err(refuse(call, libc::EOPNOTSUPP, &cause));
@@ -109,12 +161,14 @@ fn make(
     let null = |name: &str| refuse(call, libc::EINVAL, &format!("{name} is NULL"));
     // SAFETY: the program promises that the attributes name live objects.
     let send_cq = unsafe { <&Object<Cq>>::from_c(attr.send_cq) }.map_err(|_| null("send_cq"))?;
+    // What only sends has no queue for receives.
+    let recv_cq = if qp_type == QpType::XrcSend { attr.send_cq } else { attr.recv_cq };
     // SAFETY: as above.
-    let recv_cq = unsafe { <&Object<Cq>>::from_c(attr.recv_cq) }.map_err(|_| null("recv_cq"))?;
+    let recv_cq = unsafe { <&Object<Cq>>::from_c(recv_cq) }.map_err(|_| null("recv_cq"))?;
     // SAFETY: as above.
     let srq = unsafe { Option::<&Object<Srq>>::from_c(attr.srq) }?;
     let handle = pd.handle.create_qp(&QpInitAttr {
-        qp_type: service(call, attr.qp_type)?,
+        qp_type,
         send_cq: &send_cq.handle,
         recv_cq: &recv_cq.handle,
         srq: srq.map(|srq| &*srq.handle),
@@ -123,14 +177,24 @@ fn make(
         block_self_mcast: flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
     })?;
     attr.cap = cap_of(&handle.query_qp()?.1);
-    Ok(finish(pd, attr, handle))
+    let qp = finish(pd.seen().context, pd.as_seen(), attr, extras.send_ops, handle);
+    qp.hear_events();
+    Ok(qp)
 }
 
-fn finish(pd: &Object<Pd>, attr: &ibv_qp_init_attr, handle: irdma::Qp) -> Box<Object<Qp>> {
-    let mut c = ibv_qp::zeroed();
-    c.context = pd.seen().context;
+/// The structure of a queue pair, which does not hear events yet.
+pub fn finish(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    attr: &ibv_qp_init_attr,
+    send_ops: u64,
+    handle: irdma::Qp,
+) -> Box<Object<Qp>> {
+    let mut ex = ibv_qp_ex::zeroed();
+    let c = &mut ex.qp_base;
+    c.context = context;
     c.qp_context = attr.qp_context;
-    c.pd = pd.as_seen();
+    c.pd = pd;
     c.send_cq = attr.send_cq;
     c.recv_cq = attr.recv_cq;
     c.srq = attr.srq;
@@ -143,10 +207,20 @@ fn finish(pd: &Object<Pd>, attr: &ibv_qp_init_attr, handle: irdma::Qp) -> Box<Ob
         max_send_sge: attr.cap.max_send_sge as usize,
         max_recv_sge: attr.cap.max_recv_sge as usize,
         sq_sig_all: attr.sq_sig_all,
+        send_ops,
+        batch: Turn::new(Batch::default()),
+        hears: AtomicBool::new(false),
     };
-    let qp = Object::new(c, own);
-    qp.handle.set_cookie(qp.cookie());
-    qp
+    Object::new(if send_ops == 0 { ex } else { wr::functions(ex) }, own)
+}
+
+/// `ibv_destroy_qp(3)`. A queue pair of an XRC domain lives on while others have opened it, but its
+/// maker hears no more of it.
+pub fn destroy(qp: Owned<Qp>) -> Result<(), Errno> {
+    if qp.get().handle.qp_type() == QpType::XrcRecv && qp.get().hears.load(Ordering::Relaxed) {
+        qp.get().handle.set_cookie(0);
+    }
+    qp.end()
 }
 
 fn service(call: &str, qp_type: u32) -> Result<QpType, Errno> {
@@ -154,8 +228,9 @@ fn service(call: &str, qp_type: u32) -> Result<QpType, Errno> {
         IBV_QPT_RC => Ok(QpType::Rc),
         IBV_QPT_UC => Ok(QpType::Uc),
         IBV_QPT_UD => Ok(QpType::Ud),
+        IBV_QPT_XRC_SEND => Ok(QpType::XrcSend),
         _ => {
-            let cause = format!("qp_type {qp_type}: the device has RC, UC and UD");
+            let cause = format!("qp_type {qp_type}: the device has RC, UC, UD and XRC");
             Err(refuse(call, libc::EOPNOTSUPP, &cause))
         }
     }
@@ -189,7 +264,7 @@ pub fn modify(qp: &Object<Qp>, In(attr): In<ibv_qp_attr>, mask: c_int) -> Result
     };
     qp.handle.modify_qp(&attributes(&attr, mask)?, mask)?;
     if mask.contains(AttrMask::STATE) {
-        set_field!(qp, state, attr.qp_state);
+        set_field!(qp, qp_base.state, attr.qp_state);
     }
     Ok(())
 }
@@ -272,10 +347,10 @@ pub fn query(
 ) -> Result<(), Errno> {
     let (found, cap) = qp.handle.query_qp()?;
     let cap = cap_of(&cap);
-    set_field!(qp, state, found.state as u32);
+    set_field!(qp, qp_base.state, found.state as u32);
     // Binaries from before rate limits have no field for them.
     attr.write(offset_of!(ibv_qp_attr, rate_limit), &attributes_of(&found, cap));
-    let c = qp.seen();
+    let c = qp.seen().qp_base;
     init.write(ibv_qp_init_attr {
         qp_context: c.qp_context,
         send_cq: c.send_cq,
@@ -312,6 +387,35 @@ fn attributes_of(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
     c.retry_cnt = attr.retry_cnt;
     c.rnr_retry = attr.rnr_retry;
     c
+}
+
+impl Object<Qp> {
+    /// Has events name this structure.
+    pub fn hear_events(&self) {
+        self.hears.store(true, Ordering::Relaxed);
+        self.handle.set_cookie(self.cookie());
+    }
+
+    /// EINVAL in RESET, where nothing can be posted (IBTA 10.8.2, 10.8.3), as programs expect of
+    /// the C interface. The device itself would keep the request.
+    #[inline]
+    pub fn check_post(&self, call: &str) -> Result<(), Errno> {
+        let c = self.c();
+        // SAFETY: the structure lives as long as the object.
+        if unsafe { (*c).qp_base.state } != QpState::Reset as u32 {
+            return Ok(());
+        }
+        Err(refuse(call, libc::EINVAL, "the queue pair is in RESET: take it to INIT or further"))
+    }
+}
+
+/// `ibv_qp_to_qp_ex(3)`: the same structure, if the queue pair was created with `ibv_wr_*`.
+pub fn to_ex(qp: &Object<Qp>) -> Result<*mut ibv_qp_ex, Errno> {
+    if qp.send_ops == 0 {
+        let cause = "the queue pair was created without send_ops_flags";
+        return Err(refuse("ibv_qp_to_qp_ex", libc::EOPNOTSUPP, cause));
+    }
+    Ok(qp.c())
 }
 
 /// `ibv_attach_mcast(3)`.

@@ -2,17 +2,22 @@
 
 use std::ffi::c_int;
 use std::mem::size_of;
+use std::time::Duration;
 
-use irdma::{DeviceAttr, Gid, PortAttr};
+use irdma::{DeviceAttr, Gid, PortAttr, Profile};
 
-use crate::boundary::{Errno, In, Object, Out, Partial, refuse};
+use crate::boundary::{Errno, In, InOut, Object, Out, Partial, refuse};
 use crate::context::Context;
 use crate::device::put;
 use crate::types::{
-    COMPAT_PORT_ATTR_LEN, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_QPF_GRH_REQUIRED,
-    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
-    ibv_query_device_ex_input,
+    COMPAT_PORT_ATTR_LEN, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT,
+    IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
+    IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_QPF_GRH_REQUIRED,
+    IBV_VALUES_MASK_RAW_CLOCK, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
+    ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
+
+/// A clock that counts nanoseconds.
 
 /// RoCE v2 as `ibv_query_gid_type` numbers it, other than `ibv_gid_entry`.
 const SYSFS_GID_TYPE_ROCE_V2: u32 = 1;
@@ -23,7 +28,27 @@ pub fn device(context: &Object<Context>, attr: Out<'_, ibv_device_attr>) -> Resu
     Ok(())
 }
 
-/// `ibv_query_device_ex(3)`: none of the extensions is there.
+/// `ibv_query_rt_values_ex(3)`: the clock of completion timestamps.
+pub fn rt_values(
+    context: &Object<Context>,
+    mut values: InOut<'_, ibv_values_ex>,
+) -> Result<(), Errno> {
+    let asked = values.get().comp_mask;
+    if asked & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+        return Err(refuse("ibv_query_rt_values_ex", libc::EINVAL, "comp_mask: only RAW_CLOCK"));
+    }
+    let mut found = ibv_values_ex::zeroed();
+    if asked & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+        let now = Duration::from_nanos(context.handle.raw_clock_ns());
+        found.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+        found.raw_clock.tv_sec = now.as_secs() as libc::time_t;
+        found.raw_clock.tv_nsec = now.subsec_nanos().into();
+    }
+    values.set(found);
+    Ok(())
+}
+
+/// `ibv_query_device_ex(3)`.
 pub fn device_ex(
     context: &Object<Context>,
     input: Option<In<ibv_query_device_ex_input>>,
@@ -37,11 +62,30 @@ pub fn device_ex(
         return Err(refuse("ibv_query_device_ex", libc::EINVAL, "the structure is too short"));
     }
     let mut extended = ibv_device_attr_ex::zeroed();
-    extended.orig_attr = device_attr(&context.handle.query_device());
-    extended.device_cap_flags_ex = extended.orig_attr.device_cap_flags.into();
+    let device = context.handle.query_device();
+    extended.orig_attr = device_attr(&device);
+    extended.device_cap_flags_ex = device.device_cap_flags_ex | u64::from(device.device_cap_flags);
     extended.phys_port_cnt_ex = 1;
+    if context.handle.device().profile() == Profile::Full {
+        extended.odp_caps = odp_caps();
+    }
+    extended.xrc_odp_caps = extended.odp_caps.per_transport_caps.rc_odp_caps;
+    extended.max_dm_size = device.limits.max_dm_size;
+    extended.completion_timestamp_mask = device.timestamp_mask;
+    extended.hca_core_clock = device.core_clock_khz.into();
     attr.write(size, &extended);
     Ok(())
+}
+
+fn odp_caps() -> ibv_odp_caps {
+    let sends = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    let writes = sends | IBV_ODP_SUPPORT_WRITE;
+    let mut caps = ibv_odp_caps::zeroed();
+    caps.general_caps = (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT).into();
+    caps.per_transport_caps.rc_odp_caps = writes | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    caps.per_transport_caps.uc_odp_caps = writes;
+    caps.per_transport_caps.ud_odp_caps = sends;
+    caps
 }
 
 fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
@@ -63,6 +107,7 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
     c.max_cq = int(limits.max_cq);
     c.max_cqe = int(limits.max_cqe);
     c.max_mr = int(limits.max_mr);
+    c.max_mw = int(limits.max_mw);
     c.max_pd = int(limits.max_pd);
     c.max_mw = int(limits.max_mw);
     c.max_qp_rd_atom = limits.max_qp_rd_atom.into();

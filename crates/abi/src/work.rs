@@ -10,11 +10,13 @@ use irdma::{
 
 use crate::ah::Ah;
 use crate::boundary::{Errno, FromC, Object, refuse};
+use crate::mw::{self, Mw};
 use crate::qp::Qp;
 use crate::types::{
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
-    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-    IBV_WR_SEND_WITH_INV, ibv_recv_wr, ibv_send_wr, ibv_send_wr_ud, ibv_sge, ibv_wc,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
+    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_recv_wr, ibv_send_wr, ibv_send_wr_ud, ibv_sge,
+    ibv_wc,
 };
 
 const _: () = {
@@ -100,16 +102,17 @@ impl Inline {
     }
 }
 
-/// A send request on `qp`.
+/// A send request on `qp`, and the window that it binds.
 ///
 /// # Safety
-/// As [`sges`], with inline data [`Inline::copy`], and the address handle of a datagram is alive.
+/// As [`sges`], with inline data [`Inline::copy`], and the address handle of a datagram, or the
+/// window and region of a bind, are alive.
 #[inline]
 pub unsafe fn send_wr<'a>(
     wr: &ibv_send_wr,
     qp: &Qp,
     inline: &'a mut Inline,
-) -> Result<SendWr<'a>, Errno> {
+) -> Result<(SendWr<'a>, Option<&'a Object<Mw>>), Errno> {
     let flags = SendFlags::from_bits(wr.send_flags).ok_or_else(|| {
         let cause = format!("send_flags {:#x} has unknown bits", wr.send_flags);
         refuse("ibv_post_send", libc::EINVAL, &cause)
@@ -122,14 +125,21 @@ pub unsafe fn send_wr<'a>(
     } else {
         SendData::Sges(sges)
     };
-    let op = operation(wr)?;
+    let (op, window) = match wr.opcode {
+        IBV_WR_BIND_MW => {
+            // SAFETY: our caller promises the same.
+            let (op, window) = unsafe { mw::request("ibv_post_send", &wr.bind_mw) }?;
+            (op, Some(window))
+        }
+        _ => (operation(wr)?, None),
+    };
     let ud = match (qp.handle.qp_type(), op) {
         // SAFETY: requests for datagrams have this member.
         (QpType::Ud, SendOp::Send { .. }) => Some(datagram(unsafe { &wr.wr.ud })?),
         // Of any other request the member may be a remote address.
         _ => None,
     };
-    Ok(SendWr { wr_id: wr.wr_id, op, flags, data, ud })
+    Ok((SendWr { wr_id: wr.wr_id, op, flags, data, ud }, window))
 }
 
 fn datagram(ud: &ibv_send_wr_ud) -> Result<UdDest, Errno> {
@@ -167,6 +177,9 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
             rkey: atomic.rkey,
             add: atomic.compare_add,
         },
+        IBV_WR_ATOMIC_WRITE => {
+            SendOp::AtomicWrite { remote_addr: rdma.remote_addr, rkey: rdma.rkey }
+        }
         IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { key: wr.imm_data },
         opcode => {
             let cause = format!("opcode {opcode} is not offered");

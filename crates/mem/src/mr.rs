@@ -82,7 +82,8 @@ impl MemTable {
         self.register(pd, &region, iova, access, Shape::empty(), Some(Arc::clone(buffer)))
     }
 
-    /// Registers memory of the device, always zero-based (`ibv_reg_dm_mr(3)`).
+    /// Registers memory of the device, always zero-based (`ibv_reg_dm_mr(3)`); the range may be
+    /// empty.
     ///
     /// # Errors
     /// As [`MemTable::reg_phys_mr`].
@@ -93,7 +94,7 @@ impl MemTable {
         range: Range<usize>,
         access: Access,
     ) -> Result<MrInfo, MemError> {
-        let region = Region::of(buffer, range)?;
+        let region = Region::of_device(buffer, range)?;
         let access = access | Access::ZERO_BASED;
         self.register(pd, &region, 0, access, Shape::DEVICE, Some(Arc::clone(buffer)))
     }

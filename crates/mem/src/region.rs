@@ -53,6 +53,14 @@ impl Region {
         unsafe { Self::new(addr as usize, len) }
     }
 
+    /// As [`Region::of`], also for a range of no bytes, which hardware registers of its own memory.
+    pub(crate) fn of_device(buffer: &Buffer, range: Range<usize>) -> Result<Self, MemError> {
+        match range.is_empty() && range.end <= buffer.len() {
+            true => Ok(Self { addr: buffer.addr() as usize + range.start, len: 0 }),
+            false => Self::of(buffer, range),
+        }
+    }
+
     pub(crate) fn addr(&self) -> usize {
         self.addr
     }
@@ -134,16 +142,6 @@ impl MemTable {
     }
 }
 
-/// Where the bytes of a grant are.
-#[derive(Debug)]
-pub(crate) enum Place {
-    At(usize),
-    /// From this byte of the list on.
-    Pages(Arc<PageList>, u64),
-    /// Zeros, and nothing to be written.
-    Null,
-}
-
 /// Proof that a range of registered memory may be touched; while it lives the region stays.
 ///
 /// Hold it for one copy only: deregistration waits for it, and a thread that deregisters a
@@ -151,20 +149,32 @@ pub(crate) enum Place {
 /// caller and panic.
 pub struct Grant<'a> {
     _pin: Pin<'a>,
-    /// Null where `place` is not one piece of memory.
+    /// Null where the range is not one piece of memory.
     ptr: *mut u8,
     len: u64,
-    place: Place,
+    /// A list, and the byte of it where the range starts; neither pointer nor list: zeros, and
+    /// nothing to be written.
+    pages: Option<Box<(Arc<PageList>, u64)>>,
+}
+
+/// Where the bytes of a grant are: mapped while its pin lives.
+pub(crate) struct Place {
+    /// 0 where they are not one piece of memory.
+    pub(crate) addr: usize,
+    /// A list, and the byte of it where the range starts.
+    pub(crate) pages: Option<Box<(Arc<PageList>, u64)>>,
+}
+
+impl Place {
+    /// Nowhere.
+    pub(crate) const NULL: Place = Place { addr: 0, pages: None };
 }
 
 impl<'a> Grant<'a> {
     #[inline]
     pub(crate) fn new(pin: Pin<'a>, place: Place, len: u64) -> Self {
-        let ptr = match place {
-            Place::At(addr) => std::ptr::with_exposed_provenance_mut(addr),
-            _ => std::ptr::null_mut(),
-        };
-        Grant { _pin: pin, ptr, len, place }
+        let ptr = std::ptr::with_exposed_provenance_mut(place.addr);
+        Grant { _pin: pin, ptr, len, pages: place.pages }
     }
 }
 
@@ -195,7 +205,7 @@ impl Grant<'_> {
     /// The runs of a scattered range are written in order.
     #[cold]
     fn write_runs(&self, offset: u64, data: &[u8]) {
-        let Place::Pages(list, start) = &self.place else { return };
+        let Some((list, start)) = self.pages.as_deref() else { return };
         let mut at = 0;
         for (addr, len) in list.runs(start + offset, data.len()) {
             write(std::ptr::with_exposed_provenance_mut(addr), &data[at..at + len]);
@@ -215,7 +225,7 @@ impl Grant<'_> {
 
     #[cold]
     fn read_runs(&self, offset: u64, out: &mut [u8]) {
-        let Place::Pages(list, start) = &self.place else { return out.fill(0) };
+        let Some((list, start)) = self.pages.as_deref() else { return out.fill(0) };
         let mut at = 0;
         for (addr, len) in list.runs(start + offset, out.len()) {
             read(std::ptr::with_exposed_provenance_mut(addr), &mut out[at..at + len]);
@@ -231,14 +241,12 @@ impl Grant<'_> {
 
     /// Where the range starts; it has a page of its own where it is scattered.
     fn first_byte(&self) -> Option<*mut u8> {
-        match &self.place {
-            Place::At(_) => Some(self.ptr),
-            Place::Pages(list, start) => {
-                let (addr, _) = list.runs(*start, 1).next()?;
-                Some(std::ptr::with_exposed_provenance_mut(addr))
-            }
-            Place::Null => None,
+        if !self.ptr.is_null() {
+            return Some(self.ptr);
         }
+        let (list, start) = self.pages.as_deref()?;
+        let (addr, _) = list.runs(*start, 1).next()?;
+        Some(std::ptr::with_exposed_provenance_mut(addr))
     }
 
     /// The word at the start of the range: aligned, so that it lies in one page.

@@ -4,7 +4,7 @@ use std::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use bitflags::bitflags;
 
@@ -199,36 +199,67 @@ impl Slot {
 
     /// Checks key, protection domain, rights and range, in this order. `qpn` is that of a
     /// queue pair that got the key from its peer, none for its own use.
-    #[inline]
+    // Inlined everywhere, or the result goes through memory, which costs more than the checks.
+    #[inline(always)]
     pub(crate) fn grant(
         &self,
         key: u32,
         (va, len): (u64, u64),
         need: Access,
         (pd, qpn): (PdId, Option<u32>),
-        probe: Probe,
+        probe: &OnceLock<Probe>,
     ) -> Result<Grant<'_>, GrantError> {
         let pin = self.pin(key).ok_or(GrantError::UnknownKey)?;
         if self.pd.load(Relaxed) != pd.0 {
             return Err(GrantError::ForeignPd);
         }
         let word = self.rights.load(Relaxed);
-        let plain = word & Shape::all().bits() == 0;
-        if !plain {
+        if word & Shape::all().bits() != 0 {
             self.check_shape(qpn)?;
         }
         let rights = Rights::from_bits_truncate(word);
         if !rights.contains(get_mr_access(need)) {
             return Err(missing(need, rights));
         }
-        let offset = self.offset(key, va, len)?;
-        let place = Place::At((self.addr.load(Relaxed) as usize).wrapping_add(offset as usize));
-        let place = if plain { place } else { self.place(place, offset, len, need, probe)? };
+        let addr = self.addr.load(Relaxed).wrapping_add(self.offset(key, va, len)?);
+        let mut place = Place { addr: addr as usize, pages: None };
+        if word & Shape::all().bits() != 0 {
+            place = self.special_place(addr, len, need, probe)?;
+        }
         Ok(Grant::new(pin, place, len))
+    }
+
+    /// Where the bytes of a key are that is not a plain region; `addr` is where they would be.
+    #[cold]
+    #[inline(never)]
+    fn special_place(
+        &self,
+        addr: u64,
+        len: u64,
+        need: Access,
+        probe: &OnceLock<Probe>,
+    ) -> Result<Place, GrantError> {
+        let shape = self.shape();
+        if shape.contains(Shape::NULL) {
+            return Ok(Place::NULL);
+        }
+        if let Some(list) = &*self.lock_pages() {
+            return Ok(Place { addr: 0, pages: Some(Box::new((Arc::clone(list), addr))) });
+        }
+        if shape.contains(Shape::PROBED) && len > 0 {
+            let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+            let writes = need.intersects(writes);
+            let is_there = probe.get().is_some_and(|ask| ask(addr as usize, len as usize, writes));
+            if !is_there {
+                return Err(GrantError::Unmapped { addr, len });
+            }
+        }
+        Ok(Place { addr: addr as usize, pages: None })
     }
 
     /// What windows and reserved keys ask for beside the domain.
     #[cold]
+    #[inline(never)]
     fn check_shape(&self, qpn: Option<u32>) -> Result<(), GrantError> {
         let shape = self.shape();
         if shape.contains(Shape::INVALID) {
@@ -241,36 +272,6 @@ impl Slot {
                 Err(GrantError::ForeignQp)
             }
             _ => Ok(()),
-        }
-    }
-
-    /// Where the bytes of a key are that is not a plain region.
-    #[cold]
-    fn place(
-        &self,
-        plain: Place,
-        offset: u64,
-        len: u64,
-        need: Access,
-        probe: Probe,
-    ) -> Result<Place, GrantError> {
-        let shape = self.shape();
-        if shape.contains(Shape::NULL) {
-            return Ok(Place::Null);
-        }
-        if let Some(list) = &*self.lock_pages() {
-            return Ok(Place::Pages(Arc::clone(list), self.addr.load(Relaxed) + offset));
-        }
-        let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        match &plain {
-            Place::At(addr)
-                if shape.contains(Shape::PROBED)
-                    && len > 0
-                    && !probe(*addr, len as usize, need.intersects(writes)) =>
-            {
-                Err(GrantError::Unmapped { addr: *addr as u64, len })
-            }
-            _ => Ok(plain),
         }
     }
 
@@ -288,27 +289,30 @@ impl Slot {
     }
 
     /// Holds the entry in place if it has this key.
-    #[inline]
+    #[inline(always)]
     fn pin(&self, key: u32) -> Option<Pin<'_>> {
+        // A look first: wrong keys must not keep a retiring thread waiting.
+        if key_of(self.state.load(Relaxed)) != key {
+            return None;
+        }
+        let state = self.state.fetch_add(PIN, Acquire);
+        let pin = Pin(self);
+        if state & FROZEN != 0 {
+            drop(pin);
+            return self.pin_when_changed(key);
+        }
+        (key_of(state) == key).then_some(pin)
+    }
+
+    /// Holds the entry in place once a change has ended.
+    #[cold]
+    #[inline(never)]
+    fn pin_when_changed(&self, key: u32) -> Option<Pin<'_>> {
         let mut looks = 0;
-        loop {
-            let state = self.state.load(Relaxed);
-            // A look first: wrong keys must not keep a retiring thread waiting.
-            if key_of(state) != key {
-                return None;
-            }
-            if state & FROZEN == 0 {
-                let state = self.state.fetch_add(PIN, Acquire);
-                let pin = Pin(self);
-                if key_of(state) != key {
-                    return None;
-                }
-                if state & FROZEN == 0 {
-                    return Some(pin);
-                }
-            }
+        while self.state.load(Relaxed) & FROZEN != 0 {
             pause(&mut looks);
         }
+        self.pin(key)
     }
 
     fn lock_pages(&self) -> std::sync::MutexGuard<'_, Option<Arc<PageList>>> {
@@ -318,6 +322,7 @@ impl Slot {
 
 /// Lets the other thread finish its copy or its change.
 #[cold]
+#[inline(never)]
 fn pause(looks: &mut u32) {
     *looks += 1;
     if *looks < 100 {

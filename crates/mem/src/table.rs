@@ -124,7 +124,7 @@ impl MemTable {
     ///
     /// # Errors
     /// See [`GrantError`]; checked in the order key, protection domain, access, bounds.
-    #[inline]
+    #[inline(always)]
     pub fn grant(
         &self,
         key: u32,
@@ -134,7 +134,7 @@ impl MemTable {
         pd: PdId,
     ) -> Result<Grant<'_>, GrantError> {
         let slot = self.slot(key).ok_or(GrantError::UnknownKey)?;
-        slot.grant(key, (va, len), need, (pd, None), self.probe())
+        slot.grant(key, (va, len), need, (pd, None), &self.probe)
     }
 
     /// As [`MemTable::grant`], for a request that the peer sent to queue pair `qpn` of `pd`: such
@@ -142,7 +142,7 @@ impl MemTable {
     ///
     /// # Errors
     /// See [`GrantError`].
-    #[inline]
+    #[inline(always)]
     pub fn grant_to_peer(
         &self,
         key: u32,
@@ -151,12 +151,7 @@ impl MemTable {
         (pd, qpn): (PdId, u32),
     ) -> Result<Grant<'_>, GrantError> {
         let slot = self.slot(key).ok_or(GrantError::UnknownKey)?;
-        slot.grant(key, (va, len), need, (pd, Some(qpn)), self.probe())
-    }
-
-    #[inline]
-    fn probe(&self) -> Probe {
-        self.probe.get().copied().unwrap_or(|_, _, _| false)
+        slot.grant(key, (va, len), need, (pd, Some(qpn)), &self.probe)
     }
 
     /// What a valid key stands for.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use irdma_wire::Qpn;
 
+use crate::error::{Result, VerbsError};
 use crate::wc::{Wc, WcStatus};
 
 /// Which completions raise the next event (IBTA 11.4.2.2).
@@ -63,14 +64,48 @@ struct Entry {
     _held: Held,
 }
 
+/// What a full queue does with one more completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overrun {
+    /// Loses it, says so once, and takes nothing more.
+    #[default]
+    Fails,
+    /// Overwrites the oldest: the program promised that it does not happen
+    /// (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
+    Overwrites,
+}
+
 #[derive(Debug, Default)]
 struct Ring {
     entries: VecDeque<Entry>,
-    /// How many of the oldest entries came before a resize: they take no room.
-    retired: usize,
+    /// The rings of before each resize, oldest first, as long as something waits in them.
+    retired: VecDeque<VecDeque<Entry>>,
     capacity: usize,
+    overrun: Overrun,
     arm: Arm,
     overflowed: bool,
+}
+
+impl Ring {
+    fn len(&self) -> usize {
+        self.retired.iter().map(VecDeque::len).sum::<usize>() + self.entries.len()
+    }
+
+    fn pop(&mut self) -> Option<Entry> {
+        let Some(oldest) = self.retired.front_mut() else {
+            return self.entries.pop_front();
+        };
+        let entry = oldest.pop_front();
+        self.process_resize_list();
+        entry
+    }
+
+    /// Frees the retired rings that are drained; returns how many (seed row 26).
+    fn process_resize_list(&mut self) -> usize {
+        let before = self.retired.len();
+        self.retired.retain(|ring| !ring.is_empty());
+        before - self.retired.len()
+    }
 }
 
 /// A completion queue, shared by queue pairs and by the threads that poll it.
@@ -84,7 +119,12 @@ pub struct Cq {
 impl Cq {
     /// A queue for at least `capacity` completions; `token` comes back in effects.
     pub fn new(token: u64, capacity: usize) -> Self {
-        let ring = Ring { capacity, ..Ring::default() };
+        Self::with_overrun(token, capacity, Overrun::Fails)
+    }
+
+    /// As [`Cq::new`], with a say in what happens when the queue is full.
+    pub fn with_overrun(token: u64, capacity: usize, overrun: Overrun) -> Self {
+        let ring = Ring { capacity, overrun, ..Ring::default() };
         Cq { token, count: AtomicUsize::new(0), ring: Mutex::new(ring) }
     }
 
@@ -123,19 +163,36 @@ impl Cq {
             return 0;
         }
         let mut ring = self.lock();
-        let count = most.min(ring.entries.len());
-        ring.entries.drain(..count).for_each(|entry| take(entry.wc));
-        ring.retired = ring.retired.saturating_sub(count);
-        self.count.store(ring.entries.len(), Ordering::Release);
+        let mut count = 0;
+        while count < most
+            && let Some(entry) = ring.pop()
+        {
+            take(entry.wc);
+            count += 1;
+        }
+        self.count.store(ring.len(), Ordering::Release);
         count
     }
 
-    /// Changes the size. Waiting completions are kept, also more than `capacity`, and come first
-    /// (`ibv_resize_cq(3)`, seed row 29).
-    pub fn resize_cq(&self, capacity: usize) {
+    /// Changes the size. What waits is kept and comes first; EINVAL when it is more than
+    /// `capacity` (`ibv_resize_cq(3)`, seed row 29).
+    pub fn resize_cq(&self, capacity: usize) -> Result<()> {
         let mut ring = self.lock();
-        ring.retired = ring.entries.len();
-        ring.capacity = capacity;
+        let waiting = ring.len();
+        if waiting > capacity {
+            return Err(VerbsError::invalid(format!(
+                "resize_cq: {waiting} completions wait in CQ {}, more than {capacity}; poll them \
+                 first",
+                self.token
+            )));
+        }
+        if capacity != ring.capacity {
+            let old = std::mem::take(&mut ring.entries);
+            ring.retired.push_back(old);
+            ring.process_resize_list();
+            ring.capacity = capacity;
+        }
+        Ok(())
     }
 
     /// Asks for one event at the next completion that `arm` covers; the wider request wins.
@@ -154,10 +211,10 @@ impl Cq {
     /// Removes the completions of a dying queue pair, keeping the order of the others.
     pub fn clean_cqes(&self, qpn: Qpn) {
         let mut ring = self.lock();
-        let old = ring.retired.min(ring.entries.len());
-        ring.retired = ring.entries.range(..old).filter(|entry| entry.wc.qpn != qpn).count();
+        ring.retired.iter_mut().for_each(|old| old.retain(|entry| entry.wc.qpn != qpn));
+        ring.process_resize_list();
         ring.entries.retain(|entry| entry.wc.qpn != qpn);
-        self.count.store(ring.entries.len(), Ordering::Release);
+        self.count.store(ring.len(), Ordering::Release);
     }
 
     /// Adds a completion, counted in `unpolled` until it is polled. A full queue overflows once and
@@ -167,9 +224,14 @@ impl Cq {
         if ring.overflowed {
             return Pushed::Dead;
         }
-        if ring.entries.len() - ring.retired >= ring.capacity {
-            ring.overflowed = true;
-            return Pushed::Overflow;
+        if ring.len() >= ring.capacity {
+            match ring.overrun {
+                Overrun::Fails => {
+                    ring.overflowed = true;
+                    return Pushed::Overflow;
+                }
+                Overrun::Overwrites => drop(ring.pop()),
+            }
         }
         let wakes = match ring.arm {
             Arm::Off => false,
@@ -177,7 +239,7 @@ impl Cq {
             Arm::Any => true,
         };
         ring.entries.push_back(Entry { wc, _held: unpolled.add() });
-        self.count.store(ring.entries.len(), Ordering::Release);
+        self.count.store(ring.len(), Ordering::Release);
         if wakes {
             ring.arm = Arm::Off;
             return Pushed::Signal;
@@ -194,6 +256,7 @@ impl Cq {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     fn wc(wr_id: u64, qpn: u32) -> Wc {
         Wc { wr_id, qpn: Qpn::new(qpn), ..Wc::default() }
@@ -274,16 +337,52 @@ mod tests {
     }
 
     #[test]
-    fn a_resize_keeps_more_than_fits() {
+    fn a_resize_keeps_what_waits_and_refuses_to_lose_it() {
         let cq = Cq::new(1, 4);
-        for n in 0..4 {
-            push(&cq, wc(n.into(), n));
-        }
-        cq.resize_cq(1);
-        assert_eq!((push(&cq, wc(4, 9)), cq.capacity()), (Pushed::Quiet, 1));
+        (0..4).for_each(|n| assert_eq!(push(&cq, wc(n.into(), n)), Pushed::Quiet));
+        assert_eq!(cq.resize_cq(3).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!((cq.capacity(), cq.len()), (4, 4));
+        cq.resize_cq(6).unwrap();
+        (4..6).for_each(|n| assert_eq!(push(&cq, wc(n.into(), n)), Pushed::Quiet));
         cq.clean_cqes(Qpn::new(2));
-        assert_eq!(ids(&cq), [0, 1, 3, 4]);
-        assert_eq!(push(&cq, wc(5, 9)), Pushed::Quiet);
-        assert_eq!(push(&cq, wc(6, 9)), Pushed::Overflow);
+        cq.resize_cq(5).unwrap();
+        assert_eq!((cq.len(), ids(&cq)), (5, vec![0, 1, 3, 4, 5]));
+        (6..11).for_each(|n| assert_eq!(push(&cq, wc(n.into(), n)), Pushed::Quiet));
+        assert_eq!(push(&cq, wc(11, 11)), Pushed::Overflow);
+    }
+
+    fn retired(cq: &Cq) -> usize {
+        cq.lock().retired.len()
+    }
+
+    #[test]
+    fn drained_rings_are_freed_as_soon_as_they_are() {
+        let cq = Cq::new(1, 4);
+        push(&cq, wc(0, 1));
+        for capacity in 5..9 {
+            cq.resize_cq(capacity).unwrap();
+            push(&cq, wc(capacity as u64, 1));
+        }
+        assert_eq!(retired(&cq), 4);
+        assert_eq!(cq.poll_cq(&mut [Wc::default(); 2]), 2);
+        assert_eq!((retired(&cq), ids(&cq)), (2, vec![6, 7, 8]));
+        assert_eq!(retired(&cq), 0);
+        cq.resize_cq(4).unwrap();
+        assert_eq!(retired(&cq), 0, "an empty ring has nothing to keep it for");
+    }
+
+    #[test]
+    fn a_resize_to_the_same_size_changes_nothing() {
+        let cq = Cq::new(1, 4);
+        push(&cq, wc(0, 1));
+        cq.resize_cq(4).unwrap();
+        assert_eq!(retired(&cq), 0);
+    }
+
+    #[test]
+    fn an_ignored_overrun_loses_the_oldest() {
+        let cq = Cq::with_overrun(1, 2, Overrun::Overwrites);
+        (0..5).for_each(|n| assert_eq!(push(&cq, wc(n, 1)), Pushed::Quiet));
+        assert_eq!(ids(&cq), [3, 4]);
     }
 }

@@ -269,6 +269,11 @@ impl Endpoint {
         self.qps.find(qpn)?.post_send(&mut self.cx, wr, srqn)
     }
 
+    /// What [`Endpoint::post_send`] would say of `wr` once `ahead` other requests are queued.
+    pub fn check_post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>, ahead: usize) -> Result<()> {
+        self.qps.find(qpn)?.check_post_send(&self.cx, wr, ahead).map(drop)
+    }
+
     /// Queues a receive request. EINVAL (also with a shared queue), or ENOMEM when full.
     pub fn post_recv(&mut self, now: Instant, qpn: Qpn, wr: &RecvWr<'_>) -> Result<()> {
         self.cx.now = now;

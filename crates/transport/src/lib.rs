@@ -36,7 +36,7 @@ mod wr;
 mod xrc;
 
 pub use ah::{AddressVector, Ah};
-pub use cq::{Arm, Cq};
+pub use cq::{Arm, Cq, Overrun};
 pub use effects::{Effect, EventKind, EventSource};
 pub use endpoint::{Config, Disposition, Endpoint, InFlight, Meta, Transmit};
 pub use error::{DropReason, ErrorKind, Result, VerbsError};

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use irdma_net::clock;
 use irdma_transport::{EventKind, Result};
 use irdma_wire::{Gid, Qpn};
 
@@ -16,7 +17,8 @@ use crate::channel::{
 use crate::device::{Device, DeviceAttr};
 use crate::engine::Engine;
 use crate::handles::{
-    Cq, Dm, DmAttr, MrInner, MwInner, Pd, QpInner, QueueMrInner, Xrcd, XrcdFlags, XrcdInner,
+    Cq, CqInitAttr, Dm, DmAttr, MrInner, MwInner, Pd, QpInner, QueueMrInner, Td, Xrcd, XrcdFlags,
+    XrcdInner,
 };
 use crate::life::{Alive, Life};
 use crate::log::Logged;
@@ -155,17 +157,36 @@ impl Context {
         channel: Option<&CompChannel>,
         comp_vector: u32,
     ) -> Result<Cq> {
-        self.usable()
-            .and_then(|context| Cq::create_cq(context, cqe, channel, comp_vector))
-            .logged("create_cq")
+        self.create_cq_ex(&CqInitAttr { cqe, channel, comp_vector, ..CqInitAttr::default() })
+    }
+
+    /// As [`Context::create_cq`], with everything that can be asked for.
+    pub fn create_cq_ex(&self, attr: &CqInitAttr<'_>) -> Result<Cq> {
+        self.usable().and_then(|context| Cq::create_cq(context, attr)).logged("create_cq")
+    }
+
+    /// Makes a thread domain: the promise that what stands on it is used by one thread at a time.
+    pub fn alloc_td(&self) -> Result<Td> {
+        self.usable().map(Td::alloc_td).logged("alloc_td")
+    }
+
+    /// The clock of [`Wc::timestamp_ns`](crate::Wc::timestamp_ns) now, in nanoseconds
+    /// (`ibv_query_rt_values_ex(3)`): `CLOCK_MONOTONIC`.
+    pub fn raw_clock_ns(&self) -> u64 {
+        clock::monotonic_ns()
     }
 
     /// Takes device memory (`ibv_alloc_dm(3)`), zeroed.
     ///
     /// EINVAL for a length of 0 or an alignment above 2^12, ENOMEM where not as much is left of
-    /// [`crate::Limits::max_dm_size`], EOPNOTSUPP where the profile has none.
+    /// [`crate::Limits::max_dm_size`], EOPNOTSUPP where the profile has none. A forked child may
+    /// take some, too: it is memory, and needs nothing of the parent's.
     pub fn alloc_dm(&self, attr: DmAttr) -> Result<Dm> {
-        self.usable().and_then(|context| Dm::alloc_dm(context, attr)).logged("alloc_dm")
+        let alive = match self.0.is_removed() {
+            true => Err(removed()),
+            false => self.0.life.check(ContextInner::WHAT),
+        };
+        alive.and_then(|()| Dm::alloc_dm(&self.0, attr)).logged("alloc_dm")
     }
 
     /// Opens a domain of extended reliable connections (`ibv_open_xrcd(3)`): that of a file, by

@@ -117,8 +117,8 @@ pub use context::Context;
 pub use device::{Device, DeviceAttr};
 pub use faults::{FaultSpec, Side};
 pub use handles::{
-    Advice, AdviseFlags, Ah, AhAttr, Cq, Dm, DmAttr, FastMr, Mr, MrChange, Mw, MwBindInfo, Part,
-    Pd, PostSend, Qp, QpInitAttr, QueueMr, Srq, Translation, Xrcd, XrcdFlags,
+    Advice, AdviseFlags, Ah, AhAttr, Cq, CqInitAttr, Dm, DmAttr, FastMr, Mr, MrChange, Mw,
+    MwBindInfo, Part, Pd, PostSend, Qp, QpInitAttr, QueueMr, Srq, Td, Translation, Xrcd, XrcdFlags,
 };
 pub use limits::{FULL, GEN2, GEN3, Limits};
 pub use mode::{Mode, NodeType, Transport};
@@ -131,8 +131,8 @@ pub use stats::{HwStats, ProcessStats, processes};
 pub use irdma_mem::{Access, Buffer, MrInfo, MwBind, MwType, Piece, Sge};
 pub use irdma_transport::PUSH_PAGE_LEN;
 pub use irdma_transport::{
-    AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, Placement, QpAttr, QpCap, QpState,
-    QpType, RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest, VerbsError, Wc,
-    WcFlags, WcOpcode, WcStatus,
+    AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, Overrun, Placement, QpAttr, QpCap,
+    QpState, QpType, RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest,
+    VerbsError, Wc, WcFlags, WcOpcode, WcStatus,
 };
 pub use irdma_wire::{Gid, Psn, Qpn};

@@ -136,6 +136,21 @@ impl<S: Shape> Answer for Made<S> {
     }
 }
 
+/// A pointer to part of an object; NULL and errno on failure.
+pub struct Part<T>(PhantomData<T>);
+
+impl<T> Answer for Part<T> {
+    type Value = *mut T;
+    type Raw = *mut T;
+
+    fn to_c(result: Result<*mut T, Errno>) -> *mut T {
+        result.unwrap_or_else(|errno| {
+            set_errno(errno);
+            ptr::null_mut()
+        })
+    }
+}
+
 /// An array of pointers with NULL at its end; NULL and errno on failure.
 pub struct List<T>(PhantomData<T>);
 

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use super::Errno;
+use crate::types::{ibv_pd, ibv_sge};
 
 /// An argument as it arrives from C.
 pub trait FromC: Sized {
@@ -36,7 +37,7 @@ macro_rules! plain_argument {
         }
     )* };
 }
-plain_argument!(u8 u16 i32 u32 u64 usize *mut c_void);
+plain_argument!(u8 u16 i32 u32 u64 usize *mut c_void *mut ibv_pd *mut ibv_sge);
 
 macro_rules! bits {
     ($($ty:ty)*) => { $(
@@ -217,5 +218,28 @@ impl Buffer<'_> {
         // SAFETY: inside the buffer.
         unsafe { end.write(0) }
         Ok(())
+    }
+}
+
+/// Copies from a buffer of the program into `to`.
+///
+/// # Safety
+/// The buffer has as many bytes as `to`, unless that is empty.
+#[inline]
+pub unsafe fn read_program(from: *const u8, to: &mut [u8]) {
+    if !to.is_empty() {
+        // SAFETY: our caller promises it.
+        unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) }
+    }
+}
+
+/// Copies `from` into a buffer of the program.
+///
+/// # Safety
+/// The buffer has as many bytes as `from`, unless that is empty.
+pub unsafe fn write_program(from: &[u8], to: *mut u8) {
+    if !from.is_empty() {
+        // SAFETY: our caller promises it.
+        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) }
     }
 }

@@ -12,8 +12,8 @@ mod object;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use answer::{Answer, Count, Ended, List, Made, Plain, Size, Status, Success, Text};
-pub use args::{Bits, Buffer, FromC, In, InOut, Out, Partial};
+pub use answer::{Answer, Count, Ended, List, Made, Part, Plain, Size, Status, Success, Text};
+pub use args::{Bits, Buffer, FromC, In, InOut, Out, Partial, read_program, write_program};
 pub(crate) use cancel::cancellation_point;
 pub use cancel::{NOT_YET, PATIENCE, Uncancelled, test_cancel};
 pub(crate) use object::set_field;
@@ -44,6 +44,8 @@ pub fn refuse(call: &str, code: c_int, cause: &str) -> Errno {
         libc::EINVAL => "EINVAL",
         libc::EOPNOTSUPP => "EOPNOTSUPP",
         libc::ENODATA => "ENODATA",
+        libc::ENOENT => "ENOENT",
+        libc::EBADF => "EBADF",
         libc::EHOSTUNREACH => "EHOSTUNREACH",
         _ => "error",
     };

@@ -93,10 +93,10 @@ impl<S: Shape> Object<S> {
 
 /// Stores a value in a field of an object's C structure.
 macro_rules! set_field {
-    ($object:expr, $field:ident, $value:expr) => {{
+    ($object:expr, $($field:ident).+, $value:expr) => {{
         let (c, value) = ($object.c(), $value);
         // SAFETY: the structure lives as long as the object that is borrowed here.
-        unsafe { (*c).$field = value }
+        unsafe { (*c).$($field).+ = value }
     }};
 }
 pub(crate) use set_field;

@@ -3,8 +3,9 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::{
-    c_types, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_mr, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp,
-    ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr_ex, ibv_wc,
+    c_types, ibv_alloc_dm_attr, ibv_comp_channel, ibv_cq, ibv_dm, ibv_mr, ibv_mw, ibv_mw_bind,
+    ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    ibv_srq, ibv_srq_init_attr_ex, ibv_wc, ibv_xrcd, ibv_xrcd_init_attr,
 };
 
 /// Entry of a table that nothing calls any more.
@@ -279,9 +280,12 @@ c_types! {
         attach_counters_point_flow: Unused,
         create_counters: Unused,
         destroy_counters: Unused,
-        reg_dm_mr: Unused,
-        alloc_dm: Unused,
-        free_dm: Unused,
+        reg_dm_mr: Option<
+            unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr,
+        >,
+        alloc_dm:
+            Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
+        free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
         modify_flow_action_esp: Unused,
         destroy_flow_action: Unused,
         create_flow_action_esp: Unused,
@@ -301,7 +305,7 @@ c_types! {
         create_wq: Unused,
         query_rt_values: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
         create_cq_ex: Option<
-            unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex,
+            unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq,
         >,
         r#priv: *mut c_void,
         query_device_ex: Option<
@@ -316,15 +320,18 @@ c_types! {
         ABI_placeholder2: Unused,
         ibv_create_flow: Unused,
         ABI_placeholder1: Unused,
-        open_qp: Unused,
+        open_qp:
+            Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
         create_qp_ex:
             Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
         get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
         create_srq_ex: Option<
             unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq,
         >,
-        open_xrcd: Unused,
-        close_xrcd: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+        open_xrcd: Option<
+            unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd,
+        >,
+        close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>,
         _ABI_placeholder3: u64,
         sz: usize,
         context: ibv_context,

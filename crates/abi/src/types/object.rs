@@ -47,6 +47,20 @@ c_types! {
         bind_info: ibv_mw_bind_info,
     }
 
+    struct ibv_alloc_dm_attr {
+        length: usize,
+        log_align_req: u32,
+        comp_mask: u32,
+    }
+
+    struct ibv_dm {
+        context: *mut ibv_context,
+        memcpy_to_dm: Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, usize) -> c_int>,
+        memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, usize) -> c_int>,
+        comp_mask: u32,
+        handle: u32,
+    }
+
     struct ibv_global_route {
         dgid: ibv_gid,
         flow_label: u32,
@@ -126,6 +140,24 @@ c_types! {
         read_completion_wallclock_ns: Read<u64>,
     }
 
+    struct ibv_xrcd {
+        context: *mut ibv_context,
+    }
+
+    struct ibv_xrcd_init_attr {
+        comp_mask: u32,
+        fd: c_int,
+        oflags: c_int,
+    }
+
+    struct ibv_qp_open_attr {
+        comp_mask: u32,
+        qp_num: u32,
+        xrcd: *mut ibv_xrcd,
+        qp_context: *mut c_void,
+        qp_type: c_uint,
+    }
+
     struct ibv_srq_attr {
         max_wr: u32,
         max_sge: u32,
@@ -148,7 +180,7 @@ c_types! {
         comp_mask: u32,
         srq_type: c_uint,
         pd: *mut ibv_pd,
-        xrcd: *mut c_void,
+        xrcd: *mut ibv_xrcd,
         cq: *mut ibv_cq,
         tm_cap: ibv_tm_cap,
     }
@@ -215,7 +247,7 @@ c_types! {
         sq_sig_all: c_int,
         comp_mask: u32,
         pd: *mut ibv_pd,
-        xrcd: *mut c_void,
+        xrcd: *mut ibv_xrcd,
         create_flags: u32,
         max_tso_header: u16,
         rwq_ind_tbl: *mut c_void,

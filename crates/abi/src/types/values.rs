@@ -10,6 +10,11 @@ macro_rules! c_values {
     };
 }
 
+/// A flag that headers older than release 45 do not name.
+pub const IBV_QP_EX_WITH_FLUSH: u64 = 1 << 11;
+/// What an `ibv_wr_flush` covers: the whole region.
+pub const IBV_FLUSH_MR: u8 = 1;
+
 c_values! {
     // Node and transport types.
     i32 {
@@ -193,6 +198,27 @@ c_values! {
         IBV_REREG_MR_ERR_CMD = -4,
     }
 
+    // On-demand paging.
+    u32 {
+        IBV_ODP_SUPPORT = 1,
+        IBV_ODP_SUPPORT_IMPLICIT = 1 << 1,
+    }
+
+    u32 {
+        IBV_ODP_SUPPORT_SEND = 1,
+        IBV_ODP_SUPPORT_RECV = 1 << 1,
+        IBV_ODP_SUPPORT_WRITE = 1 << 2,
+        IBV_ODP_SUPPORT_READ = 1 << 3,
+        IBV_ODP_SUPPORT_ATOMIC = 1 << 4,
+        IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5,
+    }
+
+    u32 {
+        IBV_ADVISE_MR_ADVICE_PREFETCH = 0,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2,
+    }
+
     // Memory window types.
     u32 {
         IBV_MW_TYPE_1 = 1,
@@ -207,11 +233,14 @@ c_values! {
 
     u32 {
         IBV_SRQT_BASIC = 0,
+        IBV_SRQT_XRC = 1,
     }
 
     u32 {
         IBV_SRQ_INIT_ATTR_TYPE = 1,
         IBV_SRQ_INIT_ATTR_PD = 1 << 1,
+        IBV_SRQ_INIT_ATTR_XRCD = 1 << 2,
+        IBV_SRQ_INIT_ATTR_CQ = 1 << 3,
     }
 
     // QP types, creation masks and flags.
@@ -219,10 +248,13 @@ c_values! {
         IBV_QPT_RC = 2,
         IBV_QPT_UC = 3,
         IBV_QPT_UD = 4,
+        IBV_QPT_XRC_SEND = 9,
+        IBV_QPT_XRC_RECV = 10,
     }
 
     u32 {
         IBV_QP_INIT_ATTR_PD = 1,
+        IBV_QP_INIT_ATTR_XRCD = 1 << 1,
         IBV_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2,
         IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6,
     }
@@ -244,6 +276,19 @@ c_values! {
         IBV_QP_EX_WITH_SEND_WITH_INV = 1 << 9,
         IBV_QP_EX_WITH_TSO = 1 << 10,
         IBV_QP_EX_WITH_ATOMIC_WRITE = 1 << 12,
+    }
+
+    // Extended connections.
+    u32 {
+        IBV_XRCD_INIT_ATTR_FD = 1,
+        IBV_XRCD_INIT_ATTR_OFLAGS = 1 << 1,
+    }
+
+    u32 {
+        IBV_QP_OPEN_ATTR_NUM = 1,
+        IBV_QP_OPEN_ATTR_XRCD = 1 << 1,
+        IBV_QP_OPEN_ATTR_CONTEXT = 1 << 2,
+        IBV_QP_OPEN_ATTR_TYPE = 1 << 3,
     }
 
     // Attributes of `ibv_modify_qp`.
@@ -308,6 +353,17 @@ c_values! {
         IBV_SEND_SIGNALED = 1 << 1,
         IBV_SEND_SOLICITED = 1 << 2,
         IBV_SEND_INLINE = 1 << 3,
+    }
+
+    // Parent domains.
+    u32 {
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1,
+        IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,
+    }
+
+    // Raw clock.
+    u32 {
+        IBV_VALUES_MASK_RAW_CLOCK = 1,
     }
 
     // Extended CQ creation.

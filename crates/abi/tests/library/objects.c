@@ -23,7 +23,6 @@ static void regions(struct ibv_pd *pd)
 	expect(!ibv_dealloc_pd(ibv_alloc_pd(pd->context)) && ibv_dealloc_pd(other) == EBUSY);
 	expect(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(other));
 
-	expect_null(ibv_reg_dmabuf_mr(pd, 0, 8, 0, -1, 0), EOPNOTSUPP);
 	expect_null(ibv_reg_mr(pd, memory, 8, 1 << 19), EINVAL);
 	mr = ibv_reg_mr_iova(pd, memory, 8, 0x1000, IBV_ACCESS_RELAXED_ORDERING | 1 << 28);
 	expect(mr && mr->addr == memory && !ibv_dereg_mr(mr));
@@ -89,16 +88,41 @@ static void extensions(struct ibv_pd *pd)
 	expect(qp && qp->qp_type == IBV_QPT_UD && !ibv_destroy_qp(qp));
 	init.create_flags |= IBV_QP_CREATE_SCATTER_FCS;
 	expect_null(ibv_create_qp_ex(pd->context, &init), EOPNOTSUPP);
-	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
 	expect_null(ibv_create_qp_ex(pd->context, &init), EOPNOTSUPP);
 	init.comp_mask = IBV_QP_INIT_ATTR_PD;
 	init.qp_type = IBV_QPT_RAW_PACKET;
 	expect_null(ibv_create_qp_ex(pd->context, &init), EOPNOTSUPP);
-	expect_null(ibv_alloc_mw(pd, IBV_MW_TYPE_1), EOPNOTSUPP);
-	expect_null(ibv_alloc_dm(pd->context, &(struct ibv_alloc_dm_attr){ .length = 8 }), EOPNOTSUPP);
-	expect_null(ibv_alloc_td(pd->context, &(struct ibv_td_init_attr){ 0 }), EOPNOTSUPP);
-	expect(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, NULL, 0) == EOPNOTSUPP);
 	expect(!ibv_destroy_cq(cq));
+}
+
+static void domains(struct ibv_pd *pd)
+{
+	struct ibv_context *context = pd->context, *other = open_loopback();
+	struct ibv_td *td = ibv_alloc_td(context, &(struct ibv_td_init_attr){ 0 });
+	struct ibv_td *foreign = ibv_alloc_td(other, &(struct ibv_td_init_attr){ 0 });
+	struct ibv_parent_domain_init_attr attr = { .pd = pd, .td = td };
+	struct ibv_pd *parent = ibv_alloc_parent_domain(context, &attr);
+	struct ibv_mr *mr = ibv_reg_mr(parent, memory, 8, 0);
+
+	expect(td && td->context == context && parent && parent->context == context && mr);
+	expect_null(ibv_alloc_td(context, &(struct ibv_td_init_attr){ 1 }), EINVAL);
+	attr.pd = parent;
+	expect_null(ibv_alloc_parent_domain(context, &attr), EINVAL);
+	attr.pd = NULL;
+	expect_null(ibv_alloc_parent_domain(context, &attr), EINVAL);
+	attr.pd = pd;
+	expect_null(ibv_alloc_parent_domain(other, &attr), EINVAL);
+	attr.td = foreign;
+	expect_null(ibv_alloc_parent_domain(context, &attr), EINVAL);
+	attr.td = NULL;
+	attr.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
+	expect_null(ibv_alloc_parent_domain(context, &attr), EINVAL);
+	attr.comp_mask = 4;
+	expect_null(ibv_alloc_parent_domain(context, &attr), EINVAL);
+	expect(ibv_dealloc_td(td) == EBUSY && ibv_dealloc_pd(pd) == EBUSY);
+	expect(ibv_dealloc_pd(parent) == EBUSY && !ibv_dereg_mr(mr) && !ibv_dealloc_pd(parent));
+	expect(!ibv_dealloc_td(td) && !ibv_dealloc_td(foreign) && !ibv_close_device(other));
 }
 
 /* What a closed context leaves behind says so. */
@@ -127,6 +151,7 @@ int main(void)
 	queues(pd);
 	queue_pairs(pd);
 	extensions(pd);
+	domains(pd);
 	closed();
 	expect(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	return 0;

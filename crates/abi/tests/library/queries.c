@@ -69,7 +69,7 @@ static void sizes(struct ibv_context *context)
 	expect(untouched(bytes, sizeof ex.orig_attr + 4, sizeof bytes));
 	expect(verbs->query_device_ex(context, NULL, &ex, 8) == EINVAL);
 	expect(!ibv_query_device_ex(context, NULL, &ex) && ex.comp_mask == 0);
-	expect(ex.device_cap_flags_ex == ex.orig_attr.device_cap_flags && ex.phys_port_cnt_ex == 1);
+	expect((uint32_t)ex.device_cap_flags_ex == ex.orig_attr.device_cap_flags && ex.phys_port_cnt_ex == 1);
 	expect(ibv_query_device_ex(context, &unknown, &ex) == EINVAL);
 }
 

@@ -17,13 +17,7 @@ impl Qp {
     /// Any state takes it, as the driver does: before RTS it waits, in ERR it is flushed.
     /// `srqn` names the peer's shared queue, for extended connections only.
     pub(crate) fn post_send(&mut self, cx: &mut Cx, wr: &SendWr<'_>, srqn: u32) -> Result<()> {
-        let len = self.check_send(cx, wr)?;
-        if self.sq.len() + self.sq_unpolled.count() >= self.init.cap.max_send_wr as usize {
-            return Err(VerbsError::no_memory(format!(
-                "post_send: all {} send requests of QP {} are in use; poll completions first",
-                self.init.cap.max_send_wr, self.qpn
-            )));
-        }
+        let len = self.check_post_send(cx, wr, 0)?;
         let pushed = self.push_data(&wr.data);
         cx.stats.pushed += u64::from(pushed.is_some());
         let data = pushed.unwrap_or_else(|| WqeData::new(&wr.data));
@@ -35,6 +29,19 @@ impl Qp {
             cx.ready.push(self.index());
         }
         Ok(())
+    }
+
+    /// The length of a send request that would be taken once `ahead` others are queued.
+    pub(crate) fn check_post_send(&self, cx: &Cx, wr: &SendWr<'_>, ahead: usize) -> Result<u32> {
+        let len = self.check_send(cx, wr)?;
+        let used = self.sq.len() + self.sq_unpolled.count() + ahead;
+        if used >= self.init.cap.max_send_wr as usize {
+            return Err(VerbsError::no_memory(format!(
+                "post_send: all {} send requests of QP {} are in use; poll completions first",
+                self.init.cap.max_send_wr, self.qpn
+            )));
+        }
+        Ok(len)
     }
 
     /// Queues a receive request; EINVAL for a wrong shape or with an SRQ, ENOMEM when full.

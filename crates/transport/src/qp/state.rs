@@ -90,6 +90,8 @@ impl Qp {
         self.sq.clear();
         self.rq.clear();
         self.show_taken(cx);
+        self.init.send_cq.clean_cqes(self.qpn);
+        self.init.recv_cq.clean_cqes(self.qpn);
         self.req = Requester::default();
         self.resp = Responder::default();
     }

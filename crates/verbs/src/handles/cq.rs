@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use irdma_net::clock;
 use irdma_transport as transport;
-use irdma_transport::{Arm, Result, VerbsError, Wc};
+use irdma_transport::{Arm, Overrun, Result, VerbsError, Wc};
 
 use crate::channel::{AsyncSource, CompChannel, CompChannelInner, Refused, Subject};
 use crate::context::ContextInner;
@@ -30,8 +31,23 @@ pub(crate) struct CqInner {
     /// The program asked for an event and has not got it: its polls are the last before it
     /// sleeps, not those of a spinning program.
     armed: AtomicBool,
+    /// What [`Cq::wallclock_ns`] adds to a time of the steady clock.
+    wallclock_offset: AtomicU64,
     cookie: AtomicU64,
     life: Life,
+}
+
+/// What a completion queue is created with (`struct ibv_cq_init_attr_ex`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CqInitAttr<'a> {
+    /// How many completions can wait.
+    pub cqe: u32,
+    /// Where completion events go.
+    pub channel: Option<&'a CompChannel>,
+    /// The completion vector, 0.
+    pub comp_vector: u32,
+    /// What a full queue does.
+    pub overrun: Overrun,
 }
 
 impl Alive for CqInner {
@@ -43,12 +59,8 @@ impl Alive for CqInner {
 }
 
 impl Cq {
-    pub(crate) fn create_cq(
-        context: &Arc<ContextInner>,
-        cqe: u32,
-        channel: Option<&CompChannel>,
-        comp_vector: u32,
-    ) -> Result<Cq> {
+    pub(crate) fn create_cq(context: &Arc<ContextInner>, attr: &CqInitAttr<'_>) -> Result<Cq> {
+        let CqInitAttr { cqe, channel, comp_vector, overrun } = *attr;
         check_cqe(context, cqe)?;
         if comp_vector != 0 {
             return Err(VerbsError::invalid(format!(
@@ -60,11 +72,12 @@ impl Cq {
         let token = context.engine.next_token();
         let inner = Arc::new(CqInner {
             context: Arc::clone(context),
-            cq: Arc::new(transport::Cq::new(token, cqe as usize)),
+            cq: Arc::new(transport::Cq::with_overrun(token, cqe as usize, overrun)),
             unacked_comp: Unacked::default(),
             unacked_async: Unacked::default(),
             channel: channel.map(|channel| Arc::clone(&channel.0)),
             armed: AtomicBool::new(false),
+            wallclock_offset: AtomicU64::new(0),
             cookie: AtomicU64::new(0),
             life: Life::default(),
         });
@@ -99,8 +112,13 @@ impl Cq {
         self.inner.cq.capacity()
     }
 
-    /// Changes how many completions can wait; none that waits is lost. EINVAL for 0 or more than
-    /// the limit.
+    /// The time of day, in nanoseconds since 1970, of a [`Wc::timestamp_ns`].
+    pub fn wallclock_ns(&self, timestamp_ns: u64) -> u64 {
+        timestamp_ns.wrapping_add(self.inner.wallclock_offset())
+    }
+
+    /// Changes how many completions can wait; none that waits is lost. EINVAL for 0, more than
+    /// the limit, or fewer than wait.
     pub fn resize_cq(&self, cqe: u32) -> Result<()> {
         self.inner.resize(cqe).logged("resize_cq")
     }
@@ -169,8 +187,20 @@ impl CqInner {
         self.context.check_device()?;
         self.life.check(Self::WHAT)?;
         check_cqe(&self.context, cqe)?;
-        self.cq.resize_cq(cqe as usize);
-        Ok(())
+        self.cq.resize_cq(cqe as usize)
+    }
+
+    /// Follows changes of the clocks, but not the noise of reading two of them one after the
+    /// other: completions in order have times in order.
+    fn wallclock_offset(&self) -> u64 {
+        const NOISE_NS: u64 = 1000;
+        let known = self.wallclock_offset.load(Ordering::Relaxed);
+        let now = clock::realtime_ns().wrapping_sub(clock::monotonic_ns());
+        if known.abs_diff(now) < NOISE_NS {
+            return known;
+        }
+        self.wallclock_offset.store(now, Ordering::Relaxed);
+        now
     }
 
     fn req_notify_cq(&self, arm: Arm) -> Result<()> {

@@ -103,6 +103,12 @@ impl Dm {
         })))
     }
 
+    /// Another handle of the same memory (`ibv_import_dm(3)`). Freed by one handle it is gone for
+    /// all.
+    pub fn import_dm(&self) -> Dm {
+        Dm(Arc::clone(&self.0))
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.0.len

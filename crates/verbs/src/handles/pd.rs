@@ -6,6 +6,7 @@ use irdma_mem::PdId;
 use irdma_transport as transport;
 use irdma_transport::Result;
 
+use super::td::Parts;
 use crate::channel::Refused;
 use crate::context::ContextInner;
 use crate::life::{Alive, Life};
@@ -21,6 +22,8 @@ pub(crate) struct PdInner {
     pub(crate) id: PdId,
     /// Gone once the number was given back.
     pd: Mutex<Option<Arc<transport::Pd>>>,
+    /// Of a parent domain, whose number is another's.
+    parts: Option<Parts>,
     life: Life,
 }
 
@@ -39,6 +42,7 @@ impl Pd {
             context: Arc::clone(context),
             id: pd.id(),
             pd: Mutex::new(Some(pd)),
+            parts: None,
             life: Life::default(),
         })))
     }
@@ -60,8 +64,22 @@ impl PdInner {
         Ok(())
     }
 
+    /// A parent domain of this one.
+    pub(crate) fn child(&self, parts: Parts) -> Result<Pd> {
+        Ok(Pd(Arc::new(PdInner {
+            context: Arc::clone(&self.context),
+            id: self.id,
+            pd: Mutex::new(Some(self.transport()?)),
+            parts: Some(parts),
+            life: Life::default(),
+        })))
+    }
+
     fn give_back(&self) {
         let pd = self.pd.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if self.parts.is_some() {
+            return;
+        }
         if let Some(Err((_, error))) = pd.map(|pd| self.context.engine.pds.dealloc_pd(pd)) {
             tracing::error!("protection domain {:?} leaked: {error}", self.id);
         }

@@ -336,6 +336,14 @@ impl PostSend<'_> {
         self.lane.endpoint.post_send(now, self.qpn, wr).logged("post_send")
     }
 
+    /// What [`PostSend::post_send`] would say of `wr` once `ahead` other requests are posted.
+    /// Posts nothing: a program that wants all of a list or none of it asks for each first.
+    #[inline]
+    pub fn check_post_send(&mut self, wr: &SendWr<'_>, ahead: usize) -> Result<()> {
+        self.qp.check_offered(&wr.op).logged("post_send")?;
+        self.lane.endpoint.check_post_send(self.qpn, wr, ahead).logged("post_send")
+    }
+
     /// Posts a send request for the shared queue `srqn` of the peer's XRC domain
     /// ([`QpType::XrcSend`]); otherwise as [`Qp::post_send`].
     pub fn post_xrc_send(&mut self, wr: &SendWr<'_>, srqn: u32) -> Result<()> {
