@@ -17,8 +17,6 @@ use crate::types::{
     ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
 
-/// A clock that counts nanoseconds.
-
 /// RoCE v2 as `ibv_query_gid_type` numbers it, other than `ibv_gid_entry`.
 const SYSFS_GID_TYPE_ROCE_V2: u32 = 1;
 
