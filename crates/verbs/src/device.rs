@@ -416,13 +416,13 @@ mod tests {
 
     #[test]
     fn the_mode_decides_what_a_device_is() {
-        let interface = interface(1, "eth0", "10.0.0.1");
+        let interface = interface(1, "absent0", "10.0.0.1");
         let roce = init_roce_device(&interface);
         assert_eq!((roce.node_type as i32, roce.transport as i32), (1, 0));
-        assert_eq!(roce.name, "roce_eth0");
+        assert_eq!(roce.name, "roce_absent0");
         let iw = init_iw_device(&interface);
         assert_eq!((iw.node_type as i32, iw.transport as i32), (4, 1));
-        assert_eq!(iw.name, "iw_eth0");
+        assert_eq!(iw.name, "iw_absent0");
         for (mode, kind) in [(Mode::Roce, roce), (Mode::Iwarp, iw)] {
             let config = Config { mode, ..Config::default() };
             let device = Device::init_rdma_device(Process::current(), &interface, &config);
