@@ -40,6 +40,7 @@ pub(crate) use traffic::Counters;
 
 use crate::config::Config;
 use crate::device::Device;
+use crate::handles::AhTable;
 use crate::limits::Quota;
 use crate::pages::populate;
 use crate::port::PORT;
@@ -57,6 +58,7 @@ pub(crate) struct Engine {
     pub(crate) cqs: Quota,
     pub(crate) srqs: Quota,
     pub(crate) ahs: Quota,
+    pub(crate) ah_table: Arc<AhTable>,
     pub(crate) targets: Arc<Targets>,
     /// Device memory that is taken.
     pub(crate) dm_bytes: Arc<AtomicU64>,
@@ -87,6 +89,7 @@ impl Engine {
             cqs: Quota::new("completion queues", limits.max_cq),
             srqs: Quota::new("shared receive queues", limits.max_srq),
             ahs: Quota::new("address handles", limits.max_ah),
+            ah_table: Arc::default(),
             targets: Arc::new(Targets::new(rng.next_u64())),
             hand_off: Arc::new(HandOff::new(config.stand_back_ns)),
             config,

@@ -18,6 +18,7 @@ mod srq;
 mod td;
 mod xrc;
 
+pub(crate) use ah::AhTable;
 pub use ah::{Ah, AhAttr};
 pub(crate) use cq::CqInner;
 pub use cq::{Cq, CqInitAttr};
