@@ -40,6 +40,8 @@ SPECIAL = {
     "port_ibevent": "EventKind::CqErr",
     "flush_err_to_ib_wc_status": "WcStatus::Success",
     "dealloc_pd": "Err((pd, {error}))",
+    "destroy_ah": "std::mem::forget(self)",
+    "process_cqe": "Wc::default()",
 }
 PLAIN = [
     (r"Result<.*Refused<Self>>$", "Err(Refused {{ handle: self, error: {error} }})"),
@@ -112,7 +114,7 @@ def mutate(item):
     depth_free = signature.rsplit(")", 1)[-1] if ") -> " not in signature else signature.split(") -> ")[-1]
     answer = depth_free.split(" where ")[0].strip() if "->" in signature else ""
     body = ""
-    if answer:
+    if answer or name in SPECIAL:
         body = SPECIAL.get(name) or next(b for p, b in PLAIN if re.fullmatch(p, answer))
         body = body.replace("{{", "{").replace("}}", "}").replace("{error}", ERRORS[crate])
     file.write_text(text[: opening + 1] + f"\n{body}\n" + text[closing:])

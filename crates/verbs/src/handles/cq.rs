@@ -233,6 +233,7 @@ impl CqInner {
             channel.queue.purge(|cq| std::ptr::eq(cq.as_ptr(), self));
         }
         self.context.events.purge(|event| event.is_about(self));
+        self.cq.cq_free_rsrc();
         self.unacked_comp.wait();
         self.unacked_async.wait();
         Ok(())
