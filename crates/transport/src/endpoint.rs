@@ -16,7 +16,7 @@ use crate::error::{DropReason, Result, VerbsError};
 use crate::flow::Peers;
 use crate::locals::Locals;
 use crate::mcast::{McastTable, mcast_address};
-use crate::qp::{AttrMask, Qp, QpAttr, QpInit, QpState, QpType};
+use crate::qp::{AttrMask, Qp, QpAttr, QpInit, QpState, QpType, RingState, Rings};
 use crate::ready::ReadyList;
 use crate::rng::Rng;
 use crate::roce::Fill;
@@ -204,6 +204,22 @@ impl Endpoint {
         self.qps.find(qpn)?.modify_qp(&mut self.cx, attr, mask)
     }
 
+    /// Shows the waiting requests of a new queue pair in memory of the program. EINVAL for an
+    /// unknown number.
+    pub fn set_rings(&mut self, qpn: Qpn, rings: Rings) -> Result<()> {
+        let qp = self.qps.find(qpn)?;
+        qp.rings = Some(Box::new(RingState::new(rings, qp.pd())));
+        Ok(())
+    }
+
+    /// Gives a queue pair a page for small inline data; never an error, for without it everything
+    /// works all the same.
+    pub fn alloc_push_page(&mut self, qpn: Qpn) {
+        if let Ok(qp) = self.qps.find(qpn) {
+            qp.push.alloc();
+        }
+    }
+
     /// Attributes and creation attributes as `ibv_query_qp(3)`.
     pub fn query_qp(&self, qpn: Qpn) -> Result<(QpAttr, QpInit)> {
         let qp = self.qps.get(qpn).ok_or_else(|| unknown(qpn))?;
@@ -220,12 +236,12 @@ impl Endpoint {
                 qp.attached_count
             )));
         }
-        self.destroy(qpn);
+        self._destroy_qp(qpn);
         Ok(())
     }
 
     /// The teardown behind [`Endpoint::destroy_qp`] and a failed creation; cannot fail.
-    fn destroy(&mut self, qpn: Qpn) {
+    fn _destroy_qp(&mut self, qpn: Qpn) {
         if let Some(mut qp) = self.qps.remove(qpn) {
             qp.release_windows(&mut self.cx);
             self.cx.mem.unbind_all(qpn.get());

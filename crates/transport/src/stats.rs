@@ -8,6 +8,8 @@ macro_rules! counters {
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             $(#[doc = concat!("`", $name, "`.")] pub $field: u64,)*
+            /// Inline sends that took their queue pair's page.
+            pub pushed: u64,
             /// Dropped packets by [`DropReason`].
             pub drops: [u64; DropReason::COUNT],
         }
