@@ -91,7 +91,8 @@ impl Ring {
         self.retired.iter().map(VecDeque::len).sum::<usize>() + self.entries.len()
     }
 
-    fn pop(&mut self) -> Option<Entry> {
+    /// The oldest entry: of the oldest ring that has one (seed row 62).
+    fn poll_one(&mut self) -> Option<Entry> {
         let Some(oldest) = self.retired.front_mut() else {
             return self.entries.pop_front();
         };
@@ -100,11 +101,33 @@ impl Ring {
         entry
     }
 
-    /// Frees the retired rings that are drained; returns how many (seed row 26).
+    /// As [`Cq::poll_each`], with the lock held (seed row 63).
+    #[inline]
+    fn poll_cq(&mut self, most: usize, mut take: impl FnMut(Wc)) -> usize {
+        let mut count = 0;
+        while count < most
+            && let Some(entry) = self.poll_one()
+        {
+            take(entry.wc);
+            count += 1;
+        }
+        count
+    }
+
+    /// Frees the oldest retired rings as far as they are drained; returns how many (seed row 26).
     fn process_resize_list(&mut self) -> usize {
         let before = self.retired.len();
-        self.retired.retain(|ring| !ring.is_empty());
+        while self.free_cqbuf() {}
         before - self.retired.len()
+    }
+
+    /// Frees the oldest retired ring, if there is one and it is drained (seed row 25).
+    fn free_cqbuf(&mut self) -> bool {
+        let drained = self.retired.front().is_some_and(VecDeque::is_empty);
+        if drained {
+            self.retired.pop_front();
+        }
+        drained
     }
 }
 
@@ -158,18 +181,12 @@ impl Cq {
     /// Gives up to `most` waiting completions, oldest first, to `take`; returns how many. The
     /// queue is locked meanwhile.
     #[inline]
-    pub fn poll_each(&self, most: usize, mut take: impl FnMut(Wc)) -> usize {
+    pub fn poll_each(&self, most: usize, take: impl FnMut(Wc)) -> usize {
         if self.is_empty() {
             return 0;
         }
         let mut ring = self.lock();
-        let mut count = 0;
-        while count < most
-            && let Some(entry) = ring.pop()
-        {
-            take(entry.wc);
-            count += 1;
-        }
+        let count = ring.poll_cq(most, take);
         self.count.store(ring.len(), Ordering::Release);
         count
     }
@@ -230,7 +247,7 @@ impl Cq {
                     ring.overflowed = true;
                     return Pushed::Overflow;
                 }
-                Overrun::Overwrites => drop(ring.pop()),
+                Overrun::Overwrites => drop(ring.poll_one()),
             }
         }
         let wakes = match ring.arm {
