@@ -113,7 +113,20 @@ impl Ring {
         count
     }
 
-    /// Frees the retired rings that are drained; returns how many (seed row 26).
+    /// As [`Cq::poll_each`], with the lock held (seed row 63).
+    #[inline]
+    fn poll_cq(&mut self, most: usize, mut take: impl FnMut(Wc)) -> usize {
+        let mut count = 0;
+        while count < most
+            && let Some(entry) = self.poll_one()
+        {
+            take(entry.wc);
+            count += 1;
+        }
+        count
+    }
+
+    /// Frees the oldest retired rings as far as they are drained; returns how many (seed row 26).
     fn process_resize_list(&mut self) -> usize {
         let before = self.retired.len();
         while let Some(drained) = self.retired.iter().position(VecDeque::is_empty) {
