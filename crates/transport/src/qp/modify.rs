@@ -59,12 +59,9 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
         QpType::Uc => uc,
         QpType::Ud => ud,
     };
-    // Of what a reliable connection needs, each side of an extended one needs its own part, and
-    // may have the rest: perftest gives it to both.
+    // Of what a reliable connection needs, each side of an extended one needs its own part.
     let rtr = if qp_type == QpType::XrcSend { UC_RTR } else { RC_RTR };
     let rts = if qp_type == QpType::XrcRecv { XRC_RECV_RTS } else { RC_RTS };
-    let rtr_optional = union(&[RTR_OPTIONAL, RC_RTR.difference(rtr)]);
-    let rts_optional = union(&[RC_LIVE, RC_RTS.difference(rts)]);
     let (required, optional) = match (from, to) {
         (_, Reset) => (NONE, NONE),
         (Reset, Error) => return None,
@@ -73,9 +70,9 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
         (Init, Init) => (NONE, by_type(CONNECTED_INIT, CONNECTED_INIT, UD_INIT)),
         (Init, Rtr) => (
             by_type(rtr, UC_RTR, NONE),
-            by_type(rtr_optional, RTR_OPTIONAL, union(&[M::PKEY_INDEX, M::QKEY])),
+            by_type(RTR_OPTIONAL, RTR_OPTIONAL, union(&[M::PKEY_INDEX, M::QKEY])),
         ),
-        (Rtr, Rts) => (by_type(rts, M::SQ_PSN, M::SQ_PSN), by_type(rts_optional, UC_LIVE, UD_ANY)),
+        (Rtr, Rts) => (by_type(rts, M::SQ_PSN, M::SQ_PSN), by_type(RC_LIVE, UC_LIVE, UD_ANY)),
         (Rts, Rts) | (Sqd, Rts) => (NONE, by_type(RC_LIVE, UC_LIVE, UD_ANY)),
         (Rts, Sqd) => (NONE, M::EN_SQD_ASYNC_NOTIFY),
         (Sqd, Sqd) => (NONE, by_type(RC_SQD, UC_SQD, union(&[M::PKEY_INDEX, M::QKEY]))),
