@@ -102,25 +102,13 @@ impl Ring {
     }
 
     /// Takes up to `most` completions without locking (seed row 63).
+    #[inline]
     fn __poll_cq(&mut self, most: usize, mut take: impl FnMut(Wc)) -> usize {
         let mut count = 0;
         while count < most
             && let Some(wc) = self.poll_one()
         {
             take(wc);
-            count += 1;
-        }
-        count
-    }
-
-    /// As [`Cq::poll_each`], with the lock held (seed row 63).
-    #[inline]
-    fn poll_cq(&mut self, most: usize, mut take: impl FnMut(Wc)) -> usize {
-        let mut count = 0;
-        while count < most
-            && let Some(entry) = self.poll_one()
-        {
-            take(entry.wc);
             count += 1;
         }
         count
