@@ -36,7 +36,7 @@ impl Ends for Ah {
 
 /// `ibv_create_ah(3)`.
 pub fn create(pd: &Object<Pd>, In(attr): In<ibv_ah_attr>) -> Result<Box<Object<Ah>>, Errno> {
-    let handle = pd.handle.create_ah(&vector("ibv_create_ah", &attr)?)?;
+    let handle = pd.handle.create_user_ah(&vector("ibv_create_ah", &attr)?)?;
     let c = ibv_ah { context: pd.seen().context, pd: pd.as_seen(), handle: handle::next() };
     Ok(Object::new(c, Ah { handle: ManuallyDrop::new(handle) }))
 }

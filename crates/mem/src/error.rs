@@ -47,9 +47,6 @@ pub enum MemError {
     /// A list of no pages, or of more than the device's longest (EINVAL).
     #[error("a list of {0} pages: ask for 1 to {max}", max = crate::MAX_FAST_REG_PAGES)]
     PageCount(u32),
-    /// A queue stands on the rings (EBUSY).
-    #[error("the rings at {0:#x} are in use; destroy their queue first")]
-    RingsInUse(u64),
     /// The page list is full (ENOMEM).
     #[error("all {0} pages of the list are in use; allocate a longer one")]
     ListFull(u32),
@@ -67,7 +64,7 @@ impl MemError {
             | Self::PageCount(_) => 22,
             Self::Fault => 14,
             Self::NoKeys { .. } | Self::ListFull(_) => 12,
-            Self::Busy(_) | Self::RingsInUse(_) => 16,
+            Self::Busy(_) => 16,
         }
     }
 }

@@ -35,7 +35,6 @@ mod fast;
 mod mr;
 mod mw;
 mod pbl;
-mod queue;
 #[allow(unsafe_code)]
 mod region;
 mod sgl;
@@ -50,7 +49,6 @@ pub use fast::{MAX_FAST_REG_PAGES, Piece};
 pub use mr::{MrInfo, Rereg, get_mr_access};
 pub use mw::{MwBind, MwType};
 pub use pbl::check_mem_contiguous;
-pub use queue::{QueueKind, QueueMemory, RingUse};
 pub use region::Grant;
 pub use sgl::{Sge, SglError, gather, scatter, total_len};
 pub use slot::{Persist, Probe};

@@ -117,19 +117,6 @@ impl MemTable {
         })
     }
 
-    /// A key for the owner's use of the whole address space; the peer gets nothing through it
-    /// (the kernel's `get_dma_mr`). Each access asks as with [`MemTable::reg_implicit_mr`].
-    ///
-    /// # Errors
-    /// [`MemError::InvalidAccess`] for any flag but [`Access::LOCAL_WRITE`];
-    /// [`MemError::NoKeys`].
-    pub fn get_dma_mr(&self, pd: PdId, access: Access) -> Result<MrInfo, MemError> {
-        if !Access::LOCAL_WRITE.contains(access) {
-            return Err(MemError::InvalidAccess(access));
-        }
-        self.reg_implicit_mr(pd, access)
-    }
-
     /// A key for the owner's use that reads as zeros and swallows writes, at every address
     /// (`ibv_alloc_null_mr(3)`).
     ///

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::fast::FastPages;
-use crate::queue::QueueMemory;
 use crate::region::Grant;
 use crate::slot::{Entry, Persist, Probe, Slot};
 use crate::stag::{MAX_KEYS, StagLayout, Stags};
@@ -33,8 +32,6 @@ pub(crate) struct Control {
     pub(crate) buffers: BTreeMap<u32, Arc<Buffer>>,
     /// The next lists of regions for fast registration.
     pub(crate) fast: BTreeMap<u32, FastPages>,
-    /// Rings that wait for their queue.
-    pub(crate) queues: Vec<Arc<QueueMemory>>,
     /// How many windows are bound to a region.
     windows: BTreeMap<u32, u32>,
     /// Bound windows: their region, and the queue pair of one of type 2.
@@ -96,7 +93,6 @@ impl MemTable {
                 stags: Stags::new(seed, max_mr),
                 buffers: BTreeMap::new(),
                 fast: BTreeMap::new(),
-                queues: Vec::new(),
                 windows: BTreeMap::new(),
                 bound: BTreeMap::new(),
                 by_qp: BTreeSet::new(),

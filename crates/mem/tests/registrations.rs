@@ -251,23 +251,6 @@ fn on_demand_memory_is_asked_for_at_each_access() {
     assert_eq!(write_only, Err(MemError::InvalidAccess(Access::REMOTE_WRITE)));
 }
 
-#[test]
-fn a_key_for_all_memory_is_the_owners_only() {
-    let table = MemTable::new(1, 4);
-    table.set_probe(|_, _, _| true);
-    let (buffer, _) = pages(1);
-    let mr = table.get_dma_mr(PD, Access::LOCAL_WRITE).unwrap();
-    table.grant(mr.lkey, buffer.addr(), 4, Access::LOCAL_WRITE, PD).unwrap().write_at(0, b"dma!");
-    assert_eq!(buffer.byte(3), b'!');
-    for access in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::MW_BIND] {
-        let refused = table.get_dma_mr(PD, Access::LOCAL_WRITE | access);
-        assert_eq!(refused, Err(MemError::InvalidAccess(Access::LOCAL_WRITE | access)));
-    }
-    let peer = table.grant_to_peer(mr.lkey, (buffer.addr(), 4), Access::REMOTE_READ, (PD, QP));
-    let missing = GrantError::Access { missing: Access::REMOTE_READ };
-    assert_eq!(peer.map(drop), Err(missing));
-}
-
 /// Every combination of what a re-registration can change.
 #[test]
 fn a_re_registration_changes_what_it_names() {

@@ -27,10 +27,10 @@ pub enum ErrorKind {
     NotPermitted,
     /// EINTR: a signal handler ran while the call waited.
     Interrupted,
+    /// ENODATA: what the call needs was not registered before.
+    NoData,
     /// EMFILE: no descriptor is left.
     TooManyFiles,
-    /// ENODATA: what should have been registered before is not.
-    NoData,
     /// EFAULT: memory that is not there, or cannot be written.
     Fault,
 }
@@ -50,8 +50,8 @@ impl ErrorKind {
             ErrorKind::AddressInUse => 98,
             ErrorKind::NotPermitted => 1,
             ErrorKind::Interrupted => 4,
-            ErrorKind::TooManyFiles => 24,
             ErrorKind::NoData => 61,
+            ErrorKind::TooManyFiles => 24,
             ErrorKind::Fault => 14,
         }
     }

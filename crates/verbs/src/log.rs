@@ -75,8 +75,8 @@ fn errno_name(kind: ErrorKind) -> &'static str {
         ErrorKind::AddressInUse => "EADDRINUSE",
         ErrorKind::NotPermitted => "EPERM",
         ErrorKind::Interrupted => "EINTR",
-        ErrorKind::TooManyFiles => "EMFILE",
         ErrorKind::NoData => "ENODATA",
+        ErrorKind::TooManyFiles => "EMFILE",
         ErrorKind::Fault => "EFAULT",
     }
 }

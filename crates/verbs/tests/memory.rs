@@ -344,6 +344,25 @@ fn atomic_writes_and_flushes_go_over_the_wire() {
     assert_eq!(a.completion().status, WcStatus::RemInvReqErr, "the queue pair does not allow it");
 }
 
+#[test]
+fn a_key_for_all_memory_is_the_owners_alone() {
+    let (a, b) = pair(QpType::Rc, 4096);
+    for access in [Access::REMOTE_READ, ALL, Access::LOCAL_WRITE | Access::MW_BIND] {
+        assert_eq!(a.pd.get_dma_mr(access).unwrap_err().errno(), 22);
+    }
+    let everywhere = a.pd.get_dma_mr(Access::LOCAL_WRITE).unwrap();
+    let unregistered = Buffer::zeroed(64);
+    unregistered.write(0, b"from anywhere");
+    let sges = [Sge { addr: unregistered.addr(), length: 13, lkey: everywhere.lkey() }];
+    b.post_recv(1, 0, 64);
+    let (op, flags) = (SendOp::Send { imm: None }, SendFlags::SIGNALED);
+    a.qp.post_send(&SendWr { wr_id: 2, op, flags, data: SendData::Sges(&sges), ud: None }).unwrap();
+    a.complete();
+    b.complete();
+    assert_eq!(b.buffer.byte(12), b'e');
+    assert_eq!(write(&b, unregistered.addr(), everywhere.rkey(), 8), WcStatus::RemAccessErr);
+}
+
 /// Persistence is that of a file: what is mapped from one that lasts can be flushed to it.
 #[test]
 fn a_flush_to_persistence_is_for_files_that_last() {

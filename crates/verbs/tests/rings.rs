@@ -1,133 +1,183 @@
-//! Rings in the program's own memory, and keys for all of it.
+//! What a program can watch in memory: its queues, a page of counters; and the push page.
 
 mod common;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use common::{CAP, Ends, Node, connect, loopback, pair, poll_one, to_init};
+use common::{Node, cap_on, loopback, pair, to_init};
 use irdma::{
-    Access, Buffer, ErrorKind, QUANTUM, QpInitAttr, QpType, QueueKind, RecvWr, SendData, SendFlags,
-    SendOp, SendWr, Sge, ring_bytes,
+    Buffer, ErrorKind, Part, Pd, Qp, QpCap, QpInitAttr, QpType, QueueMr, RecvWr, SendData,
+    SendFlags, SendOp, SendWr, WcStatus,
 };
 
-const PAGE: usize = 4096;
+const SEND_LEN: usize = 4;
+const RECV_LEN: usize = 8;
+const SHADOW: usize = 4 * 8;
+const WHOLE: usize = (SEND_LEN + RECV_LEN) * 8 + SHADOW;
 
-/// Pages of a buffer, and where the first one is in it.
-fn pages(count: usize) -> (Arc<Buffer>, usize) {
-    let buffer = Arc::new(Buffer::zeroed((count + 1) * PAGE));
-    let first = (buffer.addr() as usize).next_multiple_of(PAGE) - buffer.addr() as usize;
-    (buffer, first)
+fn create(node: &Node, memory: &QueueMr) -> irdma::Result<Qp> {
+    create_on(&node.pd, node, memory.addr())
 }
 
-fn whole(buffer: &Arc<Buffer>, range: Range<usize>) -> Vec<(Arc<Buffer>, Range<usize>)> {
-    vec![(Arc::clone(buffer), range)]
-}
-
-fn init(node: &Node) -> QpInitAttr<'_> {
-    QpInitAttr {
+fn create_on(pd: &Pd, node: &Node, addr: u64) -> irdma::Result<Qp> {
+    let cap =
+        QpCap { max_send_wr: SEND_LEN as u32, max_recv_wr: RECV_LEN as u32, ..cap_on(&loopback()) };
+    let init = QpInitAttr {
         qp_type: QpType::Rc,
         send_cq: &node.cq,
         recv_cq: &node.cq,
         srq: None,
-        cap: CAP,
+        cap,
         sq_sig_all: true,
         block_self_mcast: false,
-    }
+    };
+    pd.setup_umode_qp(&init, addr)
 }
 
-fn kind() -> (QueueKind, usize) {
-    let [send, recv] = ring_bytes(&CAP).unwrap();
-    let pages = send.div_ceil(PAGE) + recv.div_ceil(PAGE) + 1;
-    (QueueKind::Qp { send, recv }, pages)
+fn words(buffer: &Buffer, range: Range<usize>) -> Vec<u64> {
+    let mut bytes = vec![0; range.len()];
+    buffer.read(range.start, &mut bytes);
+    bytes.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
+}
+
+fn register(node: &Node, parts: &[Part]) -> irdma::Result<QueueMr> {
+    node.pd.reg_queue_mr(parts, SEND_LEN as u32, RECV_LEN as u32)
 }
 
 #[test]
-fn a_queue_pair_with_rings_shows_in_them_what_was_posted() {
+fn waiting_requests_are_seen_in_the_programs_memory() {
     let node = Node::new(&loopback(), QpType::Rc, 4096);
-    let (kind, count) = kind();
-    let (buffer, first) = pages(count);
-    let rings =
-        node.pd.reg_queue_memory(kind, whole(&buffer, first..first + count * PAGE)).unwrap();
-    assert_eq!(rings.place(), Ok(rings.addr()), "one piece");
-    let qp = node.pd.create_umode_qp(&init(&node), rings.addr()).unwrap();
+    let rings = Arc::new(Buffer::zeroed(WHOLE));
+    let memory = register(&node, &[(Arc::clone(&rings), 0..WHOLE)]).unwrap();
+    let qp = create(&node, &memory).unwrap();
+    let shadow = WHOLE - SHADOW..WHOLE;
+    assert_eq!(words(&rings, shadow.clone()), [0; 4]);
     to_init(&qp);
-    let ends = Ends { qpn: qp.qpn(), ..node.ends() };
-    connect(&qp, &ends, 0, 14);
-    qp.post_recv(&RecvWr { wr_id: 0x77, sges: &[node.sge(0, 100)] }).unwrap();
-    let wr = SendWr {
-        wr_id: 0x88,
-        op: SendOp::Send { imm: None },
-        flags: SendFlags::SIGNALED,
-        data: SendData::Sges(&[node.sge(200, 30), node.sge(300, 30)]),
-        ud: None,
-    };
-    qp.post_send(&wr).unwrap();
-    let shown = |at: usize| {
-        let mut bytes = [0; QUANTUM];
-        buffer.read(first + at, &mut bytes);
-        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
-        (word(0), word(8), bytes[16], bytes[28])
-    };
-    let [send, _] = ring_bytes(&CAP).unwrap();
-    assert_eq!(shown(0), (0x88, 60, 2, 1));
-    assert_eq!(shown(send.next_multiple_of(PAGE)), (0x77, 100, 1, 1));
-    poll_one(&node.cq);
-    poll_one(&node.cq);
+    (100..106).for_each(|wr_id| qp.post_recv(&RecvWr { wr_id, sges: &[] }).unwrap());
+    post(&qp, 7);
+    assert_eq!(words(&rings, 0..SEND_LEN * 8), [7, 0, 0, 0]);
+    let recv = SEND_LEN * 8..(SEND_LEN + RECV_LEN) * 8;
+    assert_eq!(words(&rings, recv.clone()), [100, 101, 102, 103, 104, 105, 0, 0]);
+    assert_eq!(words(&rings, shadow.clone()), [1, 0, 6, 0]);
 
-    let busy = rings.dereg_mr().unwrap_err();
-    assert_eq!(busy.error.kind(), ErrorKind::Busy);
-    let addr = busy.handle.addr();
-    drop(qp);
-    let again = node.pd.create_umode_qp(&init(&node), addr).unwrap_err();
-    assert_eq!(again.kind(), ErrorKind::NoData, "rings are for one queue pair");
-    busy.handle.dereg_mr().map_err(|refused| refused.error).unwrap();
+    // It talks to itself: the message takes the first receive.
+    let ends = common::Ends { qpn: qp.qpn(), ..node.ends() };
+    common::connect(&qp, &ends, 0, 14);
+    assert_eq!([node.complete(), node.complete()].map(|wc| wc.wr_id).iter().sum::<u64>(), 107);
+    assert_eq!(words(&rings, shadow.clone()), [1, 1, 6, 1]);
+    (0..4).for_each(|_| post(&qp, 8));
+    assert_eq!(words(&rings, 0..SEND_LEN * 8), [8; 4], "the fifth is where the first was");
+    assert_eq!(words(&rings, shadow)[0], 5);
+}
+
+fn post(qp: &Qp, wr_id: u64) {
+    let (op, flags) = (SendOp::Send { imm: None }, SendFlags::SIGNALED);
+    qp.post_send(&SendWr { wr_id, op, flags, data: SendData::Inline(b""), ud: None }).unwrap();
 }
 
 #[test]
-fn rings_that_are_not_there_or_too_short_are_refused() {
+fn scattered_memory_serves_as_well() {
     let node = Node::new(&loopback(), QpType::Rc, 4096);
-    let (_, count) = kind();
-    let refused = |addr| node.pd.create_umode_qp(&init(&node), addr).unwrap_err().kind();
-    assert_eq!(refused(0x1000), ErrorKind::NoData);
-    let (buffer, first) = pages(count);
-    let short = QueueKind::Qp { send: PAGE, recv: PAGE };
-    let range = first..first + 3 * PAGE;
-    let rings = node.pd.reg_queue_memory(short, whole(&buffer, range.clone())).unwrap();
-    assert_eq!(refused(rings.addr()), ErrorKind::Invalid);
-    let few = node.pd.reg_queue_memory(QueueKind::Cq(3 * PAGE), whole(&buffer, range));
-    assert_eq!(few.unwrap_err().kind(), ErrorKind::Invalid, "no page after the ring");
+    let parts = [SEND_LEN * 8, RECV_LEN * 8, SHADOW].map(|len| {
+        let buffer = Arc::new(Buffer::zeroed(len + 8));
+        (buffer, 8..len + 8)
+    });
+    let memory = register(&node, &parts).unwrap();
+    let qp = create(&node, &memory).unwrap();
+    qp.post_recv(&RecvWr { wr_id: 9, sges: &[] }).unwrap();
+    assert_eq!(words(&parts[1].0, 0..24), [0, 9, 0]);
+    assert_eq!(words(&parts[2].0, 8..40), [0, 0, 1, 0]);
 }
 
 #[test]
-fn rings_in_scattered_pages_are_named_by_a_list() {
+fn queue_memory_is_registered_before_and_kept_meanwhile() {
     let node = Node::new(&loopback(), QpType::Rc, 4096);
-    let (buffer, first) = pages(12);
-    let part = |page: usize| (Arc::clone(&buffer), first + page * PAGE..first + (page + 1) * PAGE);
-    let parts = [0, 2, 4, 6, 8, 10].map(part).to_vec();
-    let rings = node.pd.reg_queue_memory(QueueKind::Srq(4 * PAGE), parts).unwrap();
-    assert_eq!(rings.place(), Err(1));
+    let rings = Arc::new(Buffer::zeroed(WHOLE));
+    let unknown = create_on(&node.pd, &node, rings.addr());
+    assert_eq!(unknown.unwrap_err().errno(), 61);
+    let memory = register(&node, &[(Arc::clone(&rings), 0..WHOLE)]).unwrap();
+    assert_eq!(memory.shadow_addr(), rings.addr() + (WHOLE - SHADOW) as u64);
+    assert_eq!(create_on(&node.pd, &node, rings.addr() + 8).unwrap_err().errno(), 61);
+    let qp = create(&node, &memory).unwrap();
+    assert_eq!(create(&node, &memory).unwrap_err().kind(), ErrorKind::NoData, "it is taken");
+    let busy = memory.dereg_mr().unwrap_err();
+    assert_eq!(busy.error.errno(), 16);
+    qp.destroy_qp().unwrap();
+    let again = create(&node, &busy.handle).unwrap();
+    drop(again);
+    busy.handle.dereg_mr().unwrap();
+    assert_eq!(create_on(&node.pd, &node, rings.addr()).unwrap_err().errno(), 61);
 }
 
 #[test]
-fn a_key_for_all_memory_serves_the_programs_own_lists_only() {
+fn queue_memory_that_does_not_fit_is_refused() {
+    let node = Node::new(&loopback(), QpType::Rc, 4096);
+    let rings = Arc::new(Buffer::zeroed(WHOLE + 8));
+    let part = |range: Range<usize>| (Arc::clone(&rings), range);
+    let refused = |parts: &[Part]| register(&node, parts).unwrap_err().errno();
+    assert_eq!(refused(&[part(0..WHOLE - 1)]), 22);
+    assert_eq!(refused(&[part(1..WHOLE + 1)]), 22);
+    assert_eq!(refused(&[]), 22);
+    assert_eq!(refused(&[part(0..64), part(0..64)]), 22);
+    assert_eq!(node.pd.reg_queue_mr(&[part(0..WHOLE)], 0, 8).unwrap_err().errno(), 22);
+    let short = node.pd.reg_queue_mr(&[part(0..WHOLE)], 4, 7).unwrap();
+    assert_eq!(create(&node, &short).unwrap_err().errno(), 22, "the ring is too short");
+    assert_eq!(short.dereg_mr().map_err(|refused| refused.error), Ok(()));
+}
+
+#[test]
+fn the_counters_of_the_page_move_with_the_traffic() {
     let (a, b) = pair(QpType::Rc, 4096);
-    // SAFETY: the requests below write to the node's buffer only.
-    let all = unsafe { a.pd.get_dma_mr(Access::LOCAL_WRITE) }.unwrap();
-    b.fill(0, 64, 3);
-    let ends = b.ends();
-    let sges = [Sge { addr: a.buffer.addr() + 8, length: 64, lkey: all.lkey() }];
-    let wr = SendWr {
-        wr_id: 1,
-        op: SendOp::Read { remote_addr: ends.addr, rkey: ends.rkey },
-        flags: SendFlags::SIGNALED,
-        data: SendData::Sges(&sges),
-        ud: None,
+    let (key, other) = (a.context.mmap_key(), a.context.mmap_key() ^ 4096);
+    assert_eq!(a.context.mmap(other, 4096).unwrap_err().errno(), 22);
+    assert_eq!(a.context.mmap(key, 4097).unwrap_err().errno(), 22);
+    let page = a.context.mmap(key, 4096).unwrap();
+    let before = (page.get("OutRdmaSends").unwrap(), page.updates());
+    b.post_recv(1, 0, 64);
+    a.post(2, SendOp::Send { imm: None }, 0, 64);
+    a.complete();
+    b.complete();
+    assert!(page.get("OutRdmaSends").unwrap() > before.0 && page.updates() > before.1);
+    assert_eq!(page.get("no counter"), None);
+}
+
+/// The page is used where it helps, and what it does not fit goes as without, in order.
+#[test]
+fn a_push_page_takes_small_inline_sends_and_changes_nothing_else() {
+    let (a, b) = pair(QpType::Rc, 4096);
+    let pushed = || a.context.get_hw_stats().get("pushed").unwrap();
+    let send = |wr_id: u64, bytes: &[u8]| {
+        let (op, flags) = (SendOp::Send { imm: None }, SendFlags::SIGNALED);
+        let data = SendData::Inline(bytes);
+        a.qp.post_send(&SendWr { wr_id, op, flags, data, ud: None }).unwrap();
     };
+    b.post_recv(0, 0, 64);
+    send(0, b"none");
+    a.complete();
+    assert_eq!(pushed(), 0, "there is no page");
+    a.qp.alloc_push_page();
+    (1..4).for_each(|i| b.post_recv(i, 64 * i as usize, 64));
+    for wr_id in 1..3 {
+        send(wr_id, &[wr_id as u8; 16]);
+        assert_eq!(a.complete().wr_id, wr_id);
+    }
+    assert_eq!(pushed(), 2, "the page comes back with the completion");
+    let sges = [a.sge(0, 16)];
+    let (op, flags) = (SendOp::Send { imm: None }, SendFlags::SIGNALED);
+    let wr = SendWr { wr_id: 3, op, flags, data: SendData::Sges(&sges), ud: None };
     a.qp.post_send(&wr).unwrap();
     a.complete();
-    a.expect_bytes(8, 64, 3);
-    // SAFETY: refused.
-    let remote = unsafe { a.pd.get_dma_mr(Access::REMOTE_READ) };
-    assert_eq!(remote.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(pushed(), 2, "only inline data");
+    // The first of three waits for a receive, so that the others find the queue in use.
+    (4..7).for_each(|wr_id| send(wr_id, &[wr_id as u8; 16]));
+    assert_eq!(pushed(), 3);
+    (4..7).for_each(|i| b.post_recv(i, 64 * i as usize, 64));
+    (4..7).for_each(|wr_id| assert_eq!(a.complete().wr_id, wr_id));
+    (0..7).for_each(|wr_id| {
+        assert_eq!((b.complete().wr_id, WcStatus::Success), (wr_id, WcStatus::Success))
+    });
+    for i in [1, 2, 4, 5, 6] {
+        assert_eq!(b.buffer.byte(64 * i + 15), i as u8);
+    }
 }

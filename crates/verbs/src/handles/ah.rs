@@ -1,8 +1,10 @@
 //! Address handles, and the rules of address vectors.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use irdma_mem::PdId;
 use irdma_transport as transport;
 use irdma_transport::{AddressVector, Result, VerbsError};
 use irdma_wire::Gid;
@@ -37,42 +39,113 @@ pub struct AhAttr {
 /// An address handle; sends posted with it go on when it is destroyed.
 #[derive(Debug)]
 pub struct Ah {
-    ah: Arc<transport::Ah>,
+    entry: Arc<Entry>,
     _pd: Use<PdInner>,
+}
+
+/// What equal handles have in common: one entry of the device.
+#[derive(Debug)]
+struct Entry {
+    ah: Arc<transport::Ah>,
+    key: Key,
+    table: Arc<AhTable>,
     _place: Place,
 }
 
-impl Pd {
-    /// Makes an address handle. EINVAL for another port than 1, a source GID index without
-    /// address, or a destination of the other IP version.
-    pub fn create_ah(&self, attr: &AhAttr) -> Result<Ah> {
-        self.try_create_ah(attr).logged("create_ah")
+/// Handles are equal when nothing tells them apart (seed row 75).
+type Key = (PdId, AddressVector);
+
+/// The entries that programs share.
+#[derive(Debug, Default)]
+pub(crate) struct AhTable(Mutex<HashMap<Key, Weak<Entry>>>);
+
+impl AhTable {
+    /// The entry of handles that are equal to `key` in everything.
+    fn ah_exists(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.lock().get(key).and_then(Weak::upgrade)
     }
 
-    fn try_create_ah(&self, attr: &AhAttr) -> Result<Ah> {
+    fn add(&self, entry: &Arc<Entry>) {
+        self.lock().insert(entry.key, Arc::downgrade(entry));
+    }
+
+    /// Forgets an entry that is gone, unless another one has taken its place.
+    fn remove(&self, key: &Key) {
+        let mut entries = self.lock();
+        if entries.get(key).is_some_and(|entry| entry.strong_count() == 0) {
+            entries.remove(key);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Weak<Entry>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.table.remove(&self.key);
+    }
+}
+
+impl Pd {
+    /// Makes an address handle of its own. EINVAL for another port than 1, a source GID index
+    /// without address, or a destination of the other IP version; EOVERFLOW at the limit.
+    pub fn create_ah(&self, attr: &AhAttr) -> Result<Ah> {
+        self.checked_av(attr).and_then(|(pd, av)| self.new_ah(pd, av)).logged("create_ah")
+    }
+
+    /// As [`Pd::create_ah`], sharing one entry of the device with handles that are equal: however
+    /// many there are, they count as one of [`crate::Limits::max_ah`].
+    pub fn create_user_ah(&self, attr: &AhAttr) -> Result<Ah> {
+        self.try_create_user_ah(attr).logged("create_user_ah")
+    }
+
+    fn try_create_user_ah(&self, attr: &AhAttr) -> Result<Ah> {
+        let (pd, av) = self.checked_av(attr)?;
+        let table = &self.0.context.engine.ah_table;
+        if let Some(entry) = table.ah_exists(&(self.0.id, av)) {
+            return Ok(Ah { entry, _pd: Use::of(&self.0)? });
+        }
+        let ah = self.new_ah(pd, av)?;
+        table.add(&ah.entry);
+        Ok(ah)
+    }
+
+    /// The address vector of `attr`, whose source is ready to send.
+    fn checked_av(&self, attr: &AhAttr) -> Result<(Arc<transport::Pd>, AddressVector)> {
         let context = &self.0.context;
-        let transport_pd = self.0.transport()?;
+        let pd = self.0.transport()?;
+        context.device.mode().check_roce("address handles")?;
         let av = context.resolve(attr)?;
-        let pd = Use::of(&self.0)?;
-        let place = context.engine.ahs.take()?;
         context.engine.open_address(&context.device, av.src())?;
-        let ah = Arc::new(transport::Ah::create_ah(transport_pd, av));
-        Ok(Ah { ah, _pd: pd, _place: place })
+        Ok((pd, av))
+    }
+
+    fn new_ah(&self, pd: Arc<transport::Pd>, av: AddressVector) -> Result<Ah> {
+        let engine = &self.0.context.engine;
+        let entry = Entry {
+            _place: engine.ahs.take()?,
+            ah: Arc::new(transport::Ah::create_ah(pd, av)),
+            key: (self.0.id, av),
+            table: Arc::clone(&engine.ah_table),
+        };
+        Ok(Ah { entry: Arc::new(entry), _pd: Use::of(&self.0)? })
     }
 }
 
 impl Ah {
     /// What the handle was created with.
     pub fn query_ah(&self) -> AddressVector {
-        self.ah.query_ah()
+        self.entry.ah.query_ah()
     }
 
     /// What a UD send request names.
     pub fn transport(&self) -> &Arc<transport::Ah> {
-        &self.ah
+        &self.entry.ah
     }
 
-    /// Destroys the handle.
+    /// Destroys the handle; an entry that it shares stays while others have it.
     pub fn destroy_ah(self) {}
 }
 

@@ -18,6 +18,7 @@ mod srq;
 mod td;
 mod xrc;
 
+pub(crate) use ah::AhTable;
 pub use ah::{Ah, AhAttr};
 pub(crate) use cq::CqInner;
 pub use cq::{Cq, CqInitAttr};
@@ -32,7 +33,8 @@ pub use pd::Pd;
 pub(crate) use pd::PdInner;
 pub(crate) use qp::QpInner;
 pub use qp::{PostSend, Qp, QpInitAttr};
-pub use rings::{QUANTUM, QueueMr, ring_bytes};
+pub(crate) use rings::QueueMrInner;
+pub use rings::{Part, QueueMr};
 pub use srq::Srq;
 pub(crate) use srq::SrqInner;
 pub use td::Td;

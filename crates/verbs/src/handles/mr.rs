@@ -99,7 +99,8 @@ impl Pd {
         if on_demand && (addr, len, iova) == (0, u64::MAX, 0) {
             return self.reg_implicit_mr(access).logged("reg_user_mr");
         }
-        check_mapped(addr as u64, len, access)
+        check_limits(&self.0.context, len)
+            .and_then(|()| check_mapped(addr as u64, len, access))
             .and_then(|()| {
                 let checked = access - Access::FLUSH_PERSISTENT;
                 // SAFETY: our caller makes the same promise.
@@ -114,15 +115,18 @@ impl Pd {
         self.register(0, access, |mem, pd| mem.reg_implicit_mr(pd, access))
     }
 
-    /// A key for the whole address space, for the program's own lists only (the kernel's
-    /// `get_dma_mr`). An access to a page that is not mapped is a protection error.
+    /// A key for all memory of the process, for the owner's own lists only. An access to what is
+    /// not mapped, or not writable, is a protection error.
     ///
-    /// EINVAL for any flag but [`Access::LOCAL_WRITE`]; ENOMEM when keys are exhausted.
-    ///
-    /// # Safety
-    /// No reference is held to what a request that uses the key writes to.
-    pub unsafe fn get_dma_mr(&self, access: Access) -> Result<Mr> {
-        self.register(0, access, |mem, pd| mem.get_dma_mr(pd, access)).logged("get_dma_mr")
+    /// EINVAL for remote rights: the peer would reach everything.
+    pub fn get_dma_mr(&self, access: Access) -> Result<Mr> {
+        let allowed = match Access::LOCAL_WRITE.contains(access) {
+            true => Ok(()),
+            false => Err(VerbsError::invalid(format!(
+                "a key for all memory with {access:?}: only LOCAL_WRITE can be had"
+            ))),
+        };
+        allowed.and_then(|()| self.reg_implicit_mr(access | Access::ON_DEMAND)).logged("get_dma_mr")
     }
 
     /// Registers a part of a buffer, named by its own addresses.
@@ -226,7 +230,7 @@ pub(super) fn verbs_error(error: MemError) -> VerbsError {
         | MemError::PageCount(_) => ErrorKind::Invalid,
         MemError::Fault => ErrorKind::Fault,
         MemError::NoKeys { .. } | MemError::ListFull(_) => ErrorKind::NoMemory,
-        MemError::Busy(_) | MemError::RingsInUse(_) => ErrorKind::Busy,
+        MemError::Busy(_) => ErrorKind::Busy,
     };
     VerbsError::new(kind, error.to_string())
 }
@@ -285,7 +289,7 @@ impl MrInner {
     /// As [`Mr::rereg_user_mr`].
     unsafe fn rereg(&self, change: &MrChange<'_>) -> Result<()> {
         let context = &self.context;
-        context.engine.check_fork()?;
+        context.check_device()?;
         let mut state = self.lock();
         check_registered(&state)?;
         if !matches!(self.backing, Backing::Program) {
@@ -326,6 +330,9 @@ impl MrInner {
         let context = &self.context;
         context.engine.check_fork()?;
         let mut state = self.lock();
+        if !state.registered && context.is_removed() {
+            return Ok(());
+        }
         check_registered(&state)?;
         how(&context.engine.mem, self.key).map_err(verbs_error)?;
         state.registered = false;
