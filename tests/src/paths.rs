@@ -13,7 +13,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(900);
 const LIBRARY: &str = "libirdma_abi.so";
 const C_FLAGS: &str = "-std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror";
 /// Each C program and the files it is made of, besides its own.
-const C_PROGRAMS: [(&str, &[&str]); 8] = [
+const C_PROGRAMS: [(&str, &[&str]); 9] = [
     ("verify", &["session", "step", "active", "passive", "layout", "common"]),
     ("mcast", &["common"]),
     ("chat", &["checks", "common"]),
@@ -22,6 +22,7 @@ const C_PROGRAMS: [(&str, &[&str]); 8] = [
     ("badwork", &["checks", "common"]),
     ("rnr", &["checks", "common"]),
     ("victim", &["checks", "common"]),
+    ("removal", &["checks", "common"]),
 ];
 
 /// The root of the workspace.

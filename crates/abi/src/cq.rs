@@ -17,8 +17,9 @@ use crate::poll;
 use crate::turn::Turn;
 use crate::types::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
-    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
-    IBV_WC_EX_WITH_TM_INFO, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_EX_WITH_TM_INFO, ibv_comp_channel,
+    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
 };
 
 /// A completion event channel.
@@ -119,6 +120,12 @@ pub fn create_ex(
     {
         let cause = format!("wc_flags {:#x}: tag matching or unknown flags", asked.wc_flags);
         return Err(refuse(CREATE_EX, libc::EOPNOTSUPP, &cause));
+    }
+    const STAMPS: u64 =
+        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+    let has_stamps = context.handle.query_device().timestamp_mask != 0;
+    if asked.wc_flags & STAMPS != 0 && !has_stamps {
+        return Err(refuse(CREATE_EX, libc::EOPNOTSUPP, "the profile has no timestamps"));
     }
     if asked.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
         check_parent_domain(&asked)?;

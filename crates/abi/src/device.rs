@@ -8,7 +8,7 @@ use std::process;
 use std::sync::OnceLock;
 
 use crate::boundary::{Errno, FromC, Object, Out, Shape};
-use crate::types::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device, verbs_device};
+use crate::types::{ibv_device, verbs_device};
 
 /// A device, one for each interface and process.
 pub struct Device {
@@ -58,7 +58,7 @@ pub fn known(handle: &irdma::Device) -> &'static Object<Device> {
 impl Known {
     fn new(handle: &irdma::Device) -> Self {
         let name = CString::new(handle.name()).unwrap_or_default();
-        let c = describe(&name, handle.netdev_index());
+        let c = describe(&name, handle);
         let own = Device { handle: handle.clone(), name, pid: process::id() };
         Known { device: Object::new(c, own), next: OnceLock::new() }
     }
@@ -74,12 +74,12 @@ impl Device {
     }
 }
 
-fn describe(name: &CStr, index: u32) -> verbs_device {
+fn describe(name: &CStr, handle: &irdma::Device) -> verbs_device {
     let mut c = verbs_device::zeroed();
-    c.device.node_type = IBV_NODE_CA;
-    c.device.transport_type = IBV_TRANSPORT_IB;
+    c.device.node_type = handle.node_type() as c_int;
+    c.device.transport_type = handle.transport() as c_int;
     let name = name.to_bytes();
-    let dev_name = format!("uverbs{index}");
+    let dev_name = format!("uverbs{}", handle.netdev_index());
     put(&mut c.device.name, name);
     put(&mut c.device.dev_name, dev_name.as_bytes());
     put(&mut c.device.dev_path, format!("/sys/class/infiniband_verbs/{dev_name}").as_bytes());

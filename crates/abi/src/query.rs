@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::size_of;
 use std::time::Duration;
 
-use irdma::{DeviceAttr, Gid, PortAttr};
+use irdma::{DeviceAttr, Gid, PortAttr, Profile};
 
 use crate::boundary::{Errno, In, InOut, Object, Out, Partial, refuse};
 use crate::context::Context;
@@ -16,9 +16,6 @@ use crate::types::{
     IBV_VALUES_MASK_RAW_CLOCK, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
     ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
-
-/// A clock that counts nanoseconds.
-const NANOSECONDS_KHZ: u64 = 1_000_000;
 
 /// RoCE v2 as `ibv_query_gid_type` numbers it, other than `ibv_gid_entry`.
 const SYSFS_GID_TYPE_ROCE_V2: u32 = 1;
@@ -67,11 +64,13 @@ pub fn device_ex(
     extended.orig_attr = device_attr(&device);
     extended.device_cap_flags_ex = device.device_cap_flags_ex | u64::from(device.device_cap_flags);
     extended.phys_port_cnt_ex = 1;
-    extended.odp_caps = odp_caps();
+    if context.handle.device().profile() == Profile::Full {
+        extended.odp_caps = odp_caps();
+    }
     extended.xrc_odp_caps = extended.odp_caps.per_transport_caps.rc_odp_caps;
     extended.max_dm_size = device.limits.max_dm_size;
-    extended.completion_timestamp_mask = u64::MAX;
-    extended.hca_core_clock = NANOSECONDS_KHZ;
+    extended.completion_timestamp_mask = device.timestamp_mask;
+    extended.hca_core_clock = device.core_clock_khz.into();
     attr.write(size, &extended);
     Ok(())
 }
@@ -108,13 +107,14 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
     c.max_mr = int(limits.max_mr);
     c.max_mw = int(limits.max_mw);
     c.max_pd = int(limits.max_pd);
+    c.max_mw = int(limits.max_mw);
     c.max_qp_rd_atom = limits.max_qp_rd_atom.into();
     c.max_res_rd_atom = int(u32::from(limits.max_qp_rd_atom) * limits.max_qp);
     c.max_qp_init_rd_atom = limits.max_qp_init_rd_atom.into();
     c.atomic_cap = attr.atomic_cap;
     c.max_mcast_grp = int(limits.max_mcast_grp);
     c.max_mcast_qp_attach = int(limits.max_mcast_qp_attach);
-    c.max_total_mcast_qp_attach = int(limits.max_mcast_grp * limits.max_mcast_qp_attach);
+    c.max_total_mcast_qp_attach = int(limits.max_total_mcast_qp_attach);
     c.max_ah = int(limits.max_ah);
     c.max_srq = int(limits.max_srq);
     c.max_srq_wr = int(limits.max_srq_wr);

@@ -45,9 +45,9 @@ pub fn create(
 ) -> Result<Box<Object<Srq>>, Errno> {
     let mut asked = attr.get();
     let handle = pd.handle.create_srq(sizes(&asked.attr))?;
-    grant(&mut asked.attr, &handle)?;
+    let max_sge = grant(&mut asked.attr, &handle)?;
     attr.set(asked);
-    Ok(finish(pd, asked.srq_context, asked.attr.max_sge, handle))
+    Ok(finish(pd, asked.srq_context, max_sge, handle))
 }
 
 /// `ibv_create_srq_ex(3)`: basic queues, and those of extended connections.
@@ -74,9 +74,9 @@ pub fn create_ex(
             return Err(refuse(CREATE_EX, libc::EOPNOTSUPP, &cause));
         }
     };
-    grant(&mut asked.attr, &handle)?;
+    let max_sge = grant(&mut asked.attr, &handle)?;
     attr.set(asked);
-    Ok(finish(pd, asked.srq_context, asked.attr.max_sge, handle))
+    Ok(finish(pd, asked.srq_context, max_sge, handle))
 }
 
 const CREATE_EX: &str = "ibv_create_srq_ex";
@@ -98,12 +98,12 @@ fn sizes(attr: &ibv_srq_attr) -> SrqAttr {
     SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: attr.srq_limit }
 }
 
-/// Tells the program what it got.
-fn grant(attr: &mut ibv_srq_attr, handle: &irdma::Srq) -> Result<(), Errno> {
+/// Tells the program how many requests it got; returns how many elements each may have, which may
+/// be more than were asked.
+fn grant(attr: &mut ibv_srq_attr, handle: &irdma::Srq) -> Result<u32, Errno> {
     let granted = handle.query_srq()?;
     attr.max_wr = granted.max_wr;
-    attr.max_sge = granted.max_sge;
-    Ok(())
+    Ok(granted.max_sge)
 }
 
 fn finish(

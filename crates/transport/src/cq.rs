@@ -91,24 +91,24 @@ impl Ring {
         self.retired.iter().map(VecDeque::len).sum::<usize>() + self.entries.len()
     }
 
-    /// The oldest entry: of the oldest ring that has one (seed row 62).
-    fn poll_one(&mut self) -> Option<Entry> {
+    /// Takes the oldest completion: of the oldest ring that has one (seed row 62).
+    fn poll_one(&mut self) -> Option<Wc> {
         let Some(oldest) = self.retired.front_mut() else {
-            return self.entries.pop_front();
+            return self.entries.pop_front().map(process_cqe);
         };
         let entry = oldest.pop_front();
         self.process_resize_list();
-        entry
+        entry.map(process_cqe)
     }
 
-    /// As [`Cq::poll_each`], with the lock held (seed row 63).
+    /// Takes up to `most` completions without locking (seed row 63).
     #[inline]
-    fn poll_cq(&mut self, most: usize, mut take: impl FnMut(Wc)) -> usize {
+    fn __poll_cq(&mut self, most: usize, mut take: impl FnMut(Wc)) -> usize {
         let mut count = 0;
         while count < most
-            && let Some(entry) = self.poll_one()
+            && let Some(wc) = self.poll_one()
         {
-            take(entry.wc);
+            take(wc);
             count += 1;
         }
         count
@@ -117,18 +117,23 @@ impl Ring {
     /// Frees the oldest retired rings as far as they are drained; returns how many (seed row 26).
     fn process_resize_list(&mut self) -> usize {
         let before = self.retired.len();
-        while self.free_cqbuf() {}
+        while let Some(drained) = self.retired.iter().position(VecDeque::is_empty) {
+            if !self.free_cqbuf(drained) {
+                break;
+            }
+        }
         before - self.retired.len()
     }
 
-    /// Frees the oldest retired ring, if there is one and it is drained (seed row 25).
-    fn free_cqbuf(&mut self) -> bool {
-        let drained = self.retired.front().is_some_and(VecDeque::is_empty);
-        if drained {
-            self.retired.pop_front();
-        }
-        drained
+    /// Frees one retired ring (seed row 25).
+    fn free_cqbuf(&mut self, at: usize) -> bool {
+        self.retired.remove(at).is_some()
     }
+}
+
+/// Hands out what waited in a ring; its queue pair has the place back (seed row 61).
+fn process_cqe(entry: Entry) -> Wc {
+    entry.wc
 }
 
 /// A completion queue, shared by queue pairs and by the threads that poll it.
@@ -186,9 +191,17 @@ impl Cq {
             return 0;
         }
         let mut ring = self.lock();
-        let count = ring.poll_cq(most, take);
+        let count = ring.__poll_cq(most, take);
         self.count.store(ring.len(), Ordering::Release);
         count
+    }
+
+    /// Ends the queue: what waits is gone, and so are its rings (seed row 24).
+    pub fn cq_free_rsrc(&self) {
+        let mut ring = self.lock();
+        ring.entries = VecDeque::new();
+        ring.retired = VecDeque::new();
+        self.count.store(0, Ordering::Release);
     }
 
     /// Changes the size. What waits is kept and comes first; EINVAL when it is more than
@@ -394,6 +407,16 @@ mod tests {
         push(&cq, wc(0, 1));
         cq.resize_cq(4).unwrap();
         assert_eq!(retired(&cq), 0);
+    }
+
+    #[test]
+    fn nothing_is_left_in_a_destroyed_queue() {
+        let (cq, unpolled) = (Cq::new(1, 4), Unpolled::default());
+        cq.push(wc(0, 1), &unpolled);
+        cq.resize_cq(8).unwrap();
+        cq.push(wc(1, 1), &unpolled);
+        cq.cq_free_rsrc();
+        assert_eq!((cq.len(), retired(&cq), unpolled.count()), (0, 0, 0));
     }
 
     #[test]

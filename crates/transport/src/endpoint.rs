@@ -16,7 +16,7 @@ use crate::error::{DropReason, Result, VerbsError};
 use crate::flow::Peers;
 use crate::locals::Locals;
 use crate::mcast::{McastTable, mcast_address};
-use crate::qp::{AttrMask, Qp, QpAttr, QpInit, QpState, QpType};
+use crate::qp::{AttrMask, Qp, QpAttr, QpInit, QpState, QpType, RingState, Rings};
 use crate::ready::ReadyList;
 use crate::rng::Rng;
 use crate::roce::Fill;
@@ -204,6 +204,22 @@ impl Endpoint {
         self.qps.find(qpn)?.modify_qp(&mut self.cx, attr, mask)
     }
 
+    /// Shows the waiting requests of a new queue pair in memory of the program. EINVAL for an
+    /// unknown number.
+    pub fn set_rings(&mut self, qpn: Qpn, rings: Rings) -> Result<()> {
+        let qp = self.qps.find(qpn)?;
+        qp.rings = Some(Box::new(RingState::new(rings, qp.pd())));
+        Ok(())
+    }
+
+    /// Gives a queue pair a page for small inline data; never an error, for without it everything
+    /// works all the same.
+    pub fn alloc_push_page(&mut self, qpn: Qpn) {
+        if let Ok(qp) = self.qps.find(qpn) {
+            qp.push.alloc();
+        }
+    }
+
     /// Attributes and creation attributes as `ibv_query_qp(3)`.
     pub fn query_qp(&self, qpn: Qpn) -> Result<(QpAttr, QpInit)> {
         let qp = self.qps.get(qpn).ok_or_else(|| unknown(qpn))?;
@@ -220,12 +236,12 @@ impl Endpoint {
                 qp.attached_count
             )));
         }
-        self.destroy(qpn);
+        self._destroy_qp(qpn);
         Ok(())
     }
 
     /// The teardown behind [`Endpoint::destroy_qp`] and a failed creation; cannot fail.
-    fn destroy(&mut self, qpn: Qpn) {
+    fn _destroy_qp(&mut self, qpn: Qpn) {
         if let Some(mut qp) = self.qps.remove(qpn) {
             qp.release_windows(&mut self.cx);
             self.cx.mem.unbind_all(qpn.get());
@@ -304,7 +320,7 @@ impl Endpoint {
         if self.is_foreign(dest) && !meta.dst.is_multicast() {
             return Disposition::Foreign(dest.slot());
         }
-        self.count_in(meta, bytes.len());
+        self.cx.stats.count_in(meta.dst, bytes.len());
         let flow = FlowKey { src: meta.src, dst: meta.dst, src_port: meta.src_port };
         if verify(&flow, meta.index, bytes) == Verdict::Bad {
             return self.drop_packet(DropReason::Icrc);
@@ -412,7 +428,7 @@ impl Endpoint {
         }
         let segments = batch.count();
         let transmit = batch.finish()?;
-        self.count_out(&transmit, segments);
+        self.cx.stats.count_out(transmit.dst, transmit.len, segments);
         Some(transmit)
     }
 
@@ -505,40 +521,6 @@ impl Endpoint {
     /// Queue pairs that exist.
     pub fn qp_count(&self) -> usize {
         self.qps.len()
-    }
-
-    fn count_in(&mut self, meta: &Meta, bytes: usize) {
-        let (stats, bytes) = (&mut self.cx.stats, bytes as u64);
-        stats.rx_udp += 1;
-        let multicast = u64::from(meta.dst.is_multicast());
-        if meta.dst.is_ipv4() {
-            stats.ip4_in_pkts += 1;
-            stats.ip4_in_octets += bytes + 28;
-            stats.ip4_in_mcast_pkts += multicast;
-            stats.ip4_in_mcast_octets += multicast * (bytes + 28);
-        } else {
-            stats.ip6_in_pkts += 1;
-            stats.ip6_in_octets += bytes + 48;
-            stats.ip6_in_mcast_pkts += multicast;
-            stats.ip6_in_mcast_octets += multicast * (bytes + 48);
-        }
-    }
-
-    fn count_out(&mut self, transmit: &Transmit, segments: usize) {
-        let (stats, segments, bytes) = (&mut self.cx.stats, segments as u64, transmit.len as u64);
-        stats.tx_udp += segments;
-        let multicast = u64::from(transmit.dst.is_multicast());
-        if transmit.dst.is_ipv4() {
-            stats.ip4_out_pkts += segments;
-            stats.ip4_out_octets += bytes + 28 * segments;
-            stats.ip4_out_mcast_pkts += multicast * segments;
-            stats.ip4_out_mcast_octets += multicast * (bytes + 28 * segments);
-        } else {
-            stats.ip6_out_pkts += segments;
-            stats.ip6_out_octets += bytes + 48 * segments;
-            stats.ip6_out_mcast_pkts += multicast * segments;
-            stats.ip6_out_mcast_octets += multicast * (bytes + 48 * segments);
-        }
     }
 }
 

@@ -27,6 +27,8 @@ pub enum ErrorKind {
     NotPermitted,
     /// EINTR: a signal handler ran while the call waited.
     Interrupted,
+    /// ENODATA: what the call needs was not registered before.
+    NoData,
     /// EMFILE: no descriptor is left.
     TooManyFiles,
     /// EFAULT: memory that is not there, or cannot be written.
@@ -48,6 +50,7 @@ impl ErrorKind {
             ErrorKind::AddressInUse => 98,
             ErrorKind::NotPermitted => 1,
             ErrorKind::Interrupted => 4,
+            ErrorKind::NoData => 61,
             ErrorKind::TooManyFiles => 24,
             ErrorKind::Fault => 14,
         }

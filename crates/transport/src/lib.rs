@@ -42,7 +42,10 @@ pub use endpoint::{Config, Disposition, Endpoint, InFlight, Meta, Transmit};
 pub use error::{DropReason, ErrorKind, Result, VerbsError};
 pub use mcast::{MAX_MEMBERS, mcast_address, mcast_mac};
 pub use pd::{Pd, PdTable};
-pub use qp::{AttrMask, QpAttr, QpCap, QpInit, QpState, QpType, Transition, transition};
+pub use qp::{
+    AttrMask, PUSH_PAGE_LEN, QpAttr, QpCap, QpInit, QpState, QpType, RING_ENTRY_LEN, RingPart,
+    Rings, Transition, transition,
+};
 pub use rng::Rng;
 pub use srq::{Srq, SrqAttr};
 pub use stats::Stats;

@@ -177,3 +177,19 @@ pub fn mcast_mac(group: IpAddr) -> [u8; 6] {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emptied_group_makes_room() {
+        let mut table = McastTable::new(1);
+        let group = |last| (IpAddr::from([239, 1, 1, last]), 1);
+        let qpn = Qpn::new(7);
+        table.attach_mcast(qpn, group(1), 0).unwrap();
+        assert_eq!(table.attach_mcast(qpn, group(2), 0).unwrap_err().errno(), 12);
+        table.detach_mcast(qpn, group(1), 0).unwrap();
+        assert!(table.attach_mcast(qpn, group(2), 0).is_ok());
+    }
+}

@@ -127,6 +127,11 @@ impl Srq {
         self.lock().entries.push_front(wqe);
     }
 
+    /// Ends the queue: requests that wait vanish without completions, and none is taken any more.
+    pub fn srq_free_rsrc(&self) {
+        *self.lock() = Queue::default();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,6 +176,16 @@ mod tests {
         assert_eq!((crossed, srq.query_srq().srq_limit), ([false, true, false, false], 0));
         srq.modify_srq(7).unwrap();
         assert!(srq.pop().unwrap().1, "armed below the limit, it is crossed at once");
+    }
+
+    #[test]
+    fn what_waits_in_a_destroyed_queue_is_gone() {
+        let srq = srq(2).unwrap();
+        post(&srq, 1).unwrap();
+        srq.modify_srq(2).unwrap();
+        srq.srq_free_rsrc();
+        assert!(srq.pop().is_none());
+        assert_eq!(srq.query_srq().srq_limit, 0);
     }
 
     #[test]

@@ -153,3 +153,31 @@ pub struct Wc {
     /// The caller's time when the completion was made, in nanoseconds.
     pub timestamp_ns: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flush_codes_become_statuses() {
+        use WcStatus as S;
+        let statuses = [
+            S::FatalErr,
+            S::WrFlushErr,
+            S::LocProtErr,
+            S::RemAccessErr,
+            S::LocQpOpErr,
+            S::RemOpErr,
+            S::LocLenErr,
+            S::FatalErr,
+            S::RetryExcErr,
+            S::MwBindErr,
+            S::RemInvReqErr,
+            S::RnrRetryExcErr,
+        ];
+        for (code, status) in (0..).zip(statuses) {
+            assert_eq!(flush_err_to_ib_wc_status(code), status, "code {code}");
+        }
+        assert_eq!(flush_err_to_ib_wc_status(12), S::FatalErr);
+    }
+}

@@ -4,6 +4,7 @@ use irdma_mem::{MemTable, gather};
 use irdma_mem::{PdId, SglError};
 use irdma_wire::Psn;
 
+use crate::qp::PUSH_PAGE_LEN;
 use crate::wc::{WcOpcode, WcStatus};
 use crate::wr::{SendData, SendFlags, SendOp, SendWr, SgeList, UdDest};
 
@@ -11,6 +12,8 @@ use crate::wr::{SendData, SendFlags, SendOp, SendWr, SgeList, UdDest};
 pub(crate) enum WqeData {
     Sges(SgeList),
     Inline(Box<[u8]>),
+    /// In the queue pair's own page; the request's length says how much of it.
+    Pushed(Box<[u8; PUSH_PAGE_LEN]>),
 }
 
 /// A send request; its shape was checked at post time and is never checked again.
@@ -34,12 +37,17 @@ pub(crate) struct Wqe {
     pub(crate) failure: Option<WcStatus>,
 }
 
-impl Wqe {
-    pub(crate) fn new(wr: &SendWr<'_>, len: u32) -> Self {
-        let data = match wr.data {
+impl WqeData {
+    pub(crate) fn new(data: &SendData<'_>) -> Self {
+        match data {
             SendData::Sges(sges) => WqeData::Sges(SgeList::new(sges)),
-            SendData::Inline(bytes) => WqeData::Inline(bytes.into()),
-        };
+            SendData::Inline(bytes) => WqeData::Inline((*bytes).into()),
+        }
+    }
+}
+
+impl Wqe {
+    pub(crate) fn new(wr: &SendWr<'_>, data: WqeData, len: u32) -> Self {
         Wqe {
             wr_id: wr.wr_id,
             op: wr.op,
@@ -75,18 +83,15 @@ impl Wqe {
     ) -> Result<(), SglError> {
         match &self.data {
             WqeData::Sges(list) => gather(mem, pd, list.as_slice(), offset, out),
-            WqeData::Inline(bytes) => {
-                let start = offset as usize;
-                out.copy_from_slice(&bytes[start..start + out.len()]);
-                Ok(())
-            }
+            WqeData::Inline(bytes) => copy_part(bytes, offset, out),
+            WqeData::Pushed(page) => copy_part(&page[..], offset, out),
         }
     }
 
     pub(crate) fn sges(&self) -> &[irdma_mem::Sge] {
         match &self.data {
             WqeData::Sges(list) => list.as_slice(),
-            WqeData::Inline(_) => &[],
+            WqeData::Inline(_) | WqeData::Pushed(_) => &[],
         }
     }
 
@@ -112,4 +117,10 @@ impl Wqe {
             SendOp::RegMr { .. } => WcOpcode::RegMr,
         }
     }
+}
+
+fn copy_part(bytes: &[u8], offset: u64, out: &mut [u8]) -> Result<(), SglError> {
+    let start = offset as usize;
+    out.copy_from_slice(&bytes[start..start + out.len()]);
+    Ok(())
 }

@@ -24,19 +24,27 @@ use crate::system::system_error;
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
     fd: EventFd,
-    events: Mutex<VecDeque<E>>,
+    events: Mutex<Events<E>>,
+}
+
+#[derive(Debug)]
+struct Events<E> {
+    queue: VecDeque<E>,
+    /// No more will come: the descriptor stays readable, so that nobody waits.
+    closed: bool,
 }
 
 impl<E> EventQueue<E> {
     pub(crate) fn new() -> Result<Self> {
         let fd = EventFd::channel().map_err(|error| system_error("event channel", &error))?;
-        Ok(EventQueue { fd, events: Mutex::default() })
+        let events = Events { queue: VecDeque::new(), closed: false };
+        Ok(EventQueue { fd, events: Mutex::new(events) })
     }
 
     /// Adds an event and makes the descriptor readable.
     pub(crate) fn push(&self, event: E) {
         let mut events = self.lock();
-        events.push_back(event);
+        events.queue.push_back(event);
         self.fd.signal();
     }
 
@@ -45,7 +53,7 @@ impl<E> EventQueue<E> {
     pub(crate) fn try_pop<T>(&self, take: impl Fn(E) -> Option<T>) -> Option<T> {
         let mut events = self.lock();
         loop {
-            let event = events.pop_front()?;
+            let event = events.queue.pop_front()?;
             self.uncount();
             if let Some(taken) = take(event) {
                 return Some(taken);
@@ -56,7 +64,7 @@ impl<E> EventQueue<E> {
     /// Forgets the waiting events of a dying object.
     pub(crate) fn purge(&self, mut dies: impl FnMut(&E) -> bool) {
         let mut events = self.lock();
-        events.retain(|event| {
+        events.queue.retain(|event| {
             let dies = dies(event);
             if dies {
                 self.uncount();
@@ -65,9 +73,17 @@ impl<E> EventQueue<E> {
         });
     }
 
+    /// Wakes all who wait, now and later: after the events that wait there is EIO.
+    pub(crate) fn close(&self) {
+        let mut events = self.lock();
+        if !std::mem::replace(&mut events.closed, true) {
+            self.fd.signal();
+        }
+    }
+
     /// Takes the oldest event, waiting for one as the descriptor's own mode says: EAGAIN with
-    /// `O_NONBLOCK`, EINTR as `read(2)`. A waiting caller runs the protocol meanwhile; `None` when
-    /// it has done so for `patience`.
+    /// `O_NONBLOCK`, EINTR as `read(2)`, EIO once the device is gone. A waiting caller runs the
+    /// protocol meanwhile; `None` when it has done so for `patience`.
     pub(crate) fn get<T>(
         &self,
         engine: &Engine,
@@ -81,6 +97,9 @@ impl<E> EventQueue<E> {
             if let Some(taken) = self.try_pop(&take) {
                 return Ok(Some(taken));
             }
+            if self.lock().closed {
+                return Err(removed());
+            }
             if self.is_nonblocking() {
                 engine.progress();
                 return self.try_pop(&take).ok_or_else(none_waits).map(Some);
@@ -88,8 +107,13 @@ impl<E> EventQueue<E> {
             if clock::monotonic_ns() >= until_ns {
                 return Ok(None);
             }
-            engine.wait_readable(self.fd.as_fd(), &|| !self.lock().is_empty(), until_ns)?;
+            engine.wait_readable(self.fd.as_fd(), &|| self.is_readable(), until_ns)?;
         }
+    }
+
+    fn is_readable(&self) -> bool {
+        let events = self.lock();
+        events.closed || !events.queue.is_empty()
     }
 
     fn is_nonblocking(&self) -> bool {
@@ -102,13 +126,18 @@ impl<E> EventQueue<E> {
         let _ = self.fd.read();
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<E>> {
+    fn lock(&self) -> MutexGuard<'_, Events<E>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn none_waits() -> VerbsError {
     VerbsError::new(ErrorKind::Again, "no event waits and the channel is non-blocking")
+}
+
+/// What a call on a device that is gone answers.
+pub(crate) fn removed() -> VerbsError {
+    VerbsError::new(ErrorKind::Io, "the device was removed; destroy its objects and close it")
 }
 
 impl<E> AsFd for EventQueue<E> {
@@ -139,14 +168,17 @@ impl Alive for CompChannelInner {
 impl CompChannel {
     pub(crate) fn create_comp_channel(context: &Arc<ContextInner>) -> Result<Self> {
         let queue = EventQueue::new()?;
-        let context = Arc::clone(context);
-        Ok(CompChannel(Arc::new(CompChannelInner { queue, context, life: Life::default() })))
+        let channel =
+            CompChannelInner { queue, context: Arc::clone(context), life: Life::default() };
+        let channel = Arc::new(channel);
+        context.add_channel(&channel);
+        Ok(CompChannel(channel))
     }
 
     /// Waits for the next completion event (`ibv_get_cq_event(3)`).
     ///
     /// EAGAIN if the descriptor is non-blocking and none waits, EINTR for a signal whose handler
-    /// was installed without `SA_RESTART`.
+    /// was installed without `SA_RESTART`, EIO once the device is gone.
     pub fn get_cq_event(&self) -> Result<CqEvent> {
         loop {
             if let Some(event) = self.get_cq_event_within(Duration::MAX)? {
@@ -344,6 +376,17 @@ mod tests {
         assert!(readable(&queue));
         assert_eq!(queue.try_pop(Some), Some(2));
         assert!(!readable(&queue));
+        assert_eq!(queue.try_pop(Some), None);
+    }
+
+    #[test]
+    fn a_closed_queue_hands_out_what_it_has_and_stays_readable() {
+        let queue = EventQueue::new().unwrap();
+        queue.push(1);
+        queue.close();
+        queue.close();
+        assert_eq!(queue.try_pop(Some), Some(1));
+        assert!(readable(&queue) && queue.is_readable());
         assert_eq!(queue.try_pop(Some), None);
     }
 

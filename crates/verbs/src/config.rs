@@ -6,10 +6,18 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::faults::FaultSpec;
+use crate::mode::Mode;
+use crate::profile::Profile;
 
 /// How a process uses its devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// The protocol of the devices.
+    pub mode: Mode,
+    /// The device that is imitated.
+    pub profile: Profile,
+    /// Whether every queue pair gets a page for small inline data when it is ready to send.
+    pub push: bool,
     /// The most detailed log lines written to stderr; `None` writes none.
     pub log: Option<tracing::Level>,
     /// Where to write a capture of every packet; `%p` stands for the process id.
@@ -43,6 +51,9 @@ impl Default for Config {
     fn default() -> Self {
         let endpoint = irdma_transport::Config::default();
         Config {
+            mode: Mode::Roce,
+            profile: Profile::Full,
+            push: false,
             log: None,
             capture: None,
             faults: None,
@@ -82,6 +93,20 @@ pub const KNOBS: &[Knob] = &[
         value: "LEVEL",
         help: "log to stderr: off, error, warn, info, debug or trace [default: off]",
         parse: |config, text| put(&mut config.log, level(text)),
+    },
+    Knob {
+        variable: "IRDMA_MODE",
+        flag: "mode",
+        value: "NAME",
+        help: "the protocol of the devices: roce or iwarp [default: roce]",
+        parse: |config, text| put(&mut config.mode, text.parse()),
+    },
+    Knob {
+        variable: "IRDMA_PROFILE",
+        flag: "profile",
+        value: "NAME",
+        help: "imitate the limits of a device: gen2, gen3 or full [default: full]",
+        parse: |config, text| put(&mut config.profile, text.parse()),
     },
     Knob {
         variable: "IRDMA_CAPTURE",
@@ -161,6 +186,13 @@ pub const KNOBS: &[Knob] = &[
         parse: |config, text| put(&mut config.stand_back_ns, some_time(text)),
     },
     Knob {
+        variable: "IRDMA_PUSH",
+        flag: "push",
+        value: "BOOL",
+        help: "keep a page for small inline data with each queue pair [default: no]",
+        parse: |config, text| put(&mut config.push, boolean(text)),
+    },
+    Knob {
         variable: "IRDMA_SEED",
         flag: "seed",
         value: "NUMBER",
@@ -197,7 +229,22 @@ impl Config {
                 })?;
             }
         }
+        config.check()?;
         Ok(config)
+    }
+}
+
+impl Config {
+    /// Refuses what no device is.
+    fn check(&self) -> Result<(), ConfigError> {
+        if (self.mode, self.profile) == (Mode::Iwarp, Profile::Gen3) {
+            return Err(ConfigError {
+                variable: "IRDMA_MODE",
+                value: self.mode.to_string(),
+                remedy: "profile gen3 has no iWARP; use gen2 or full".into(),
+            });
+        }
+        Ok(())
     }
 }
 
@@ -297,6 +344,9 @@ mod tests {
     fn each_knob_sets_its_field() {
         assert_eq!(with("IRDMA_LOG", "info").unwrap().log, Some(tracing::Level::INFO));
         assert_eq!(with("IRDMA_LOG", "off").unwrap().log, None);
+        assert_eq!(with("IRDMA_MODE", "iwarp").unwrap().mode, Mode::Iwarp);
+        assert_eq!(with("IRDMA_PROFILE", "gen3").unwrap().profile, Profile::Gen3);
+        assert!(with("IRDMA_PUSH", "yes").unwrap().push);
         assert_eq!(with("IRDMA_CAPTURE", "x-%p").unwrap().capture, Some("x-%p".into()));
         assert_eq!(with("IRDMA_FAULTS", "drop=1%").unwrap().faults, "drop=1%".parse().ok());
         assert_eq!(with("IRDMA_VENDOR_ID", "0x15b3").unwrap().vendor_id, 0x15b3);
@@ -315,6 +365,8 @@ mod tests {
     fn a_bad_value_is_named_with_its_variable_and_a_remedy() {
         let cases = [
             ("IRDMA_LOG", "loud", "use off, error, warn, info, debug or trace"),
+            ("IRDMA_MODE", "ib", "use roce or iwarp"),
+            ("IRDMA_PROFILE", "gen1", "use gen2, gen3 or full"),
             ("IRDMA_FAULTS", "drop", "drop: write it as name=value"),
             ("IRDMA_LINK_LOCAL", "maybe", "use yes or no"),
             ("IRDMA_PART_ID", "0x1ffffffff", "the number is too large"),
@@ -326,6 +378,17 @@ mod tests {
             assert_eq!(with(variable, value), Err(format!("{variable}={value:?}: {remedy}")));
         }
         assert!(with("IRDMA_NODE_DESC", &"x".repeat(64)).unwrap_err().contains("at most 63"));
+    }
+
+    #[test]
+    fn no_iwarp_device_is_of_the_third_generation() {
+        let asked = |variable: &str| match variable {
+            "IRDMA_MODE" => Some("iwarp".into()),
+            "IRDMA_PROFILE" => Some("gen3".into()),
+            _ => None,
+        };
+        let error = Config::from_lookup(asked).unwrap_err().to_string();
+        assert!(error.contains("profile gen3 has no iWARP"), "{error}");
     }
 
     #[test]

@@ -11,14 +11,18 @@ use irdma_net::clock;
 use irdma_transport::{EventKind, Result};
 use irdma_wire::{Gid, Qpn};
 
-use crate::channel::{AsyncEvent, CompChannel, EventQueue, Target, Waiting};
+use crate::channel::{
+    AsyncEvent, CompChannel, CompChannelInner, EventQueue, Target, Waiting, removed,
+};
 use crate::device::{Device, DeviceAttr};
 use crate::engine::Engine;
 use crate::handles::{
-    Cq, CqInitAttr, Dm, DmAttr, MrInner, MwInner, Pd, QpInner, Td, Xrcd, XrcdFlags, XrcdInner,
+    Cq, CqInitAttr, Dm, DmAttr, MrInner, MwInner, Pd, QpInner, QueueMrInner, Td, Xrcd, XrcdFlags,
+    XrcdInner,
 };
 use crate::life::{Alive, Life};
 use crate::log::Logged;
+use crate::page::CounterPage;
 use crate::port::{PORT, PortAttr, PortState, port_ibevent};
 use crate::process::Process;
 use crate::stats::HwStats;
@@ -35,7 +39,11 @@ pub(crate) struct ContextInner {
     life: Life,
     /// Listens on all addresses of the device, those to come among them.
     listens: AtomicBool,
+    /// The device is gone: only destroying goes on.
+    removed: AtomicBool,
     open: Mutex<Open>,
+    /// Registered queue memory.
+    queue_mrs: Mutex<Vec<Weak<QueueMrInner>>>,
     seen: Mutex<Seen>,
     xrcds: Mutex<Vec<Weak<XrcdInner>>>,
 }
@@ -47,9 +55,10 @@ struct Seen {
     addresses: Vec<IpAddr>,
 }
 
-/// What closing the context has to end.
+/// What closing the context, or losing the device, has to end.
 #[derive(Debug, Default)]
 struct Open {
+    channels: Vec<Weak<CompChannelInner>>,
     qps: HashMap<Qpn, Weak<QpInner>>,
     mrs: HashMap<u32, Weak<MrInner>>,
     mws: HashMap<u32, Weak<MwInner>>,
@@ -64,9 +73,9 @@ impl Alive for ContextInner {
 }
 
 impl Context {
-    /// Opens `device`; starts neither thread nor socket.
+    /// Opens `device`; starts neither thread nor socket. ENODEV for one that was removed.
     pub(crate) fn alloc_ucontext(device: &Device) -> Result<Context> {
-        let state = device.query_port(PORT).logged("open_device")?.state;
+        let state = device.open_port().logged("open_device")?.state;
         let events = EventQueue::new().logged("open_device")?;
         let engine = Process::current().open_engine().logged("open_device")?;
         let inner = Arc::new(ContextInner {
@@ -75,7 +84,9 @@ impl Context {
             events,
             life: Life::default(),
             listens: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
             open: Mutex::default(),
+            queue_mrs: Mutex::default(),
             xrcds: Mutex::default(),
             seen: Mutex::new(Seen { state, addresses: device.gids().addresses() }),
         });
@@ -86,7 +97,7 @@ impl Context {
     /// Closes the device. Queue pairs, windows and regions that are still there end with it; their
     /// handles answer EINVAL from now on.
     pub fn dealloc_ucontext(self) {
-        self.0.disassociate_ucontext();
+        self.0.close();
     }
 
     /// The device.
@@ -117,6 +128,18 @@ impl Context {
     /// The counters of this process, as they are now.
     pub fn get_hw_stats(&self) -> HwStats {
         self.0.engine.get_hw_stats()
+    }
+
+    /// Names the page of counters for [`Context::mmap`]; worth nothing once the last context of
+    /// the process is closed.
+    pub fn mmap_key(&self) -> u64 {
+        self.0.engine.targets.page.key()
+    }
+
+    /// Gives a page of this process's counters, which the engine keeps up to date; `len` is 4096.
+    /// EINVAL for another key or size.
+    pub fn mmap(&self, key: u64, len: usize) -> Result<CounterPage> {
+        self.usable().and_then(|context| context.engine.targets.page.mmap(key, len)).logged("mmap")
     }
 
     /// Makes a protection domain. EOVERFLOW at the limit.
@@ -156,10 +179,13 @@ impl Context {
     /// Takes device memory (`ibv_alloc_dm(3)`), zeroed.
     ///
     /// EINVAL for a length of 0 or an alignment above 2^12, ENOMEM where not as much is left of
-    /// [`crate::Limits::max_dm_size`]. A forked child may take some, too: it is memory, and
-    /// needs nothing of the parent's.
+    /// [`crate::Limits::max_dm_size`], EOPNOTSUPP where the profile has none. A forked child may
+    /// take some, too: it is memory, and needs nothing of the parent's.
     pub fn alloc_dm(&self, attr: DmAttr) -> Result<Dm> {
-        let alive = self.0.life.check(ContextInner::WHAT);
+        let alive = match self.0.is_removed() {
+            true => Err(removed()),
+            false => self.0.life.check(ContextInner::WHAT),
+        };
         alive.and_then(|()| Dm::alloc_dm(&self.0, attr)).logged("alloc_dm")
     }
 
@@ -186,7 +212,7 @@ impl Context {
     /// Waits for the next asynchronous event (`ibv_get_async_event(3)`).
     ///
     /// EAGAIN if the descriptor is non-blocking and none waits, EINTR for a signal whose handler
-    /// was installed without `SA_RESTART`.
+    /// was installed without `SA_RESTART`, EIO after `DeviceFatal` of a device that is gone.
     pub fn get_async_event(&self) -> Result<AsyncEvent> {
         loop {
             if let Some(event) = self.get_async_event_within(Duration::MAX)? {
@@ -209,10 +235,32 @@ impl Context {
 }
 
 impl ContextInner {
-    /// EIO in a forked child, EINVAL once the context is closed.
+    /// EIO in a forked child and on a device that is gone, EINVAL once the context is closed.
     pub(crate) fn check(&self) -> Result<()> {
-        self.engine.check_fork()?;
+        self.check_device()?;
         self.life.check(ContextInner::WHAT)
+    }
+
+    /// EIO in a forked child, or if the device is gone.
+    #[inline]
+    pub(crate) fn check_device(&self) -> Result<()> {
+        self.engine.check_fork()?;
+        if self.is_removed() { Err(removed()) } else { Ok(()) }
+    }
+
+    #[inline]
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn queue_mrs(&self) -> MutexGuard<'_, Vec<Weak<QueueMrInner>>> {
+        self.queue_mrs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add_channel(&self, channel: &Arc<CompChannelInner>) {
+        let channels = &mut self.open().channels;
+        channels.retain(|channel| channel.strong_count() > 0);
+        channels.push(Arc::downgrade(channel));
     }
 
     /// Queues an event for the program.
@@ -270,15 +318,44 @@ impl ContextInner {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts the program off: nothing of this context is reachable from the network afterwards.
-    pub(crate) fn disassociate_ucontext(&self) {
+    /// The device is gone: tells the program, then cuts it off.
+    pub(crate) fn device_removed(&self) {
+        if !self.life.is_alive() || self.is_removed() {
+            return;
+        }
+        let before = std::mem::replace(&mut self.seen().state, PortState::Down);
+        if before != PortState::Down {
+            self.notify(port_ibevent(PortState::Down), Target::Port(PORT));
+        }
+        self.notify(EventKind::DeviceFatal, Target::Device);
+        self.disassociate_ucontext();
+    }
+
+    /// Cuts the program off from a device that is gone: requests are flushed, memory can no more be
+    /// reached, calls answer EIO, and whoever waits for an event comes back. What the program
+    /// made stays valid until it destroys it.
+    fn disassociate_ucontext(&self) {
+        if self.engine.check_fork().is_err() || self.removed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (qps, mws, mrs, channels) = self.open().all();
+        qps.iter().for_each(|qp| qp.flush());
+        mws.iter().for_each(|mw| mw.cut());
+        mrs.iter().for_each(|mr| mr.cut());
+        channels.iter().for_each(|channel| channel.queue.close());
+        self.events.close();
+    }
+
+    /// Ends everything that is still there: nothing of this context is reachable from the network
+    /// afterwards.
+    fn close(&self) {
         if !self.life.cut() || self.engine.check_fork().is_err() {
             return;
         }
-        let open = std::mem::take(&mut *self.open());
-        open.qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.cut());
-        open.mws.values().filter_map(Weak::upgrade).for_each(|mw| mw.cut());
-        open.mrs.values().filter_map(Weak::upgrade).for_each(|mr| mr.cut());
+        let (qps, mws, mrs, _) = self.open().all();
+        qps.iter().for_each(|qp| qp.cut());
+        mws.iter().for_each(|mw| mw.cut());
+        mrs.iter().for_each(|mr| mr.cut());
         Process::current().close_engine(&self.engine);
     }
 
@@ -291,8 +368,23 @@ impl ContextInner {
     }
 }
 
+type Objects =
+    (Vec<Arc<QpInner>>, Vec<Arc<MwInner>>, Vec<Arc<MrInner>>, Vec<Arc<CompChannelInner>>);
+
+impl Open {
+    /// The objects, to be dealt with without the lock.
+    fn all(&self) -> Objects {
+        (
+            self.qps.values().filter_map(Weak::upgrade).collect(),
+            self.mws.values().filter_map(Weak::upgrade).collect(),
+            self.mrs.values().filter_map(Weak::upgrade).collect(),
+            self.channels.iter().filter_map(Weak::upgrade).collect(),
+        )
+    }
+}
+
 impl Drop for ContextInner {
     fn drop(&mut self) {
-        self.disassociate_ucontext();
+        self.close();
     }
 }

@@ -4,25 +4,20 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use irdma_net::netdev::{self, Interface, Scope};
-use irdma_transport::{Result, mcast_mac};
+use irdma_transport::{ErrorKind, Result, VerbsError, mcast_mac};
 use irdma_wire::Gid;
 
 use crate::config::Config;
 use crate::context::Context;
+use crate::engine::Engine;
 use crate::identity;
-use crate::limits::{FULL, Limits};
+use crate::limits::Limits;
 use crate::log::Logged;
+use crate::mode::{Mode, NodeType, Transport};
 use crate::port::{self, GidTable, PortAttr};
 use crate::process::Process;
+use crate::profile::Profile;
 use crate::system::system_error;
-
-/// `IBV_DEVICE_CURR_QP_STATE_MOD`, `PORT_ACTIVE_EVENT`, `SYS_IMAGE_GUID`, `RC_RNR_NAK_GEN`,
-/// `MEM_WINDOW`, `XRC`, `MEM_MGT_EXTENSIONS`, the kernel's `BLOCK_MULTICAST_LOOPBACK`, and
-/// `MEM_WINDOW_TYPE_2B`.
-const DEVICE_CAP_FLAGS: u32 =
-    1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 22 | 1 << 24;
-/// The kernel's `FLUSH_GLOBAL` and `ATOMIC_WRITE`.
-const DEVICE_CAP_FLAGS_EX: u64 = 1 << 38 | 1 << 40;
 
 /// An RDMA device in software, on one network interface.
 #[derive(Clone, Debug)]
@@ -30,13 +25,32 @@ pub struct Device(Arc<DeviceInner>);
 
 #[derive(Debug)]
 struct DeviceInner {
-    name: String,
+    kind: Kind,
     netdev: String,
+    mac: [u8; 6],
     index: u32,
     node_guid: u64,
     sys_image_guid: u64,
     config: Config,
     gids: Arc<GidTable>,
+}
+
+/// What sets the devices of a mode apart.
+#[derive(Debug, PartialEq, Eq)]
+struct Kind {
+    name: String,
+    node_type: NodeType,
+    transport: Transport,
+}
+
+fn init_roce_device(interface: &Interface) -> Kind {
+    let name = format!("roce_{}", interface.name);
+    Kind { name, node_type: NodeType::Ca, transport: Transport::Ib }
+}
+
+fn init_iw_device(interface: &Interface) -> Kind {
+    let name = format!("iw_{}", interface.name);
+    Kind { name, node_type: NodeType::Rnic, transport: Transport::Iwarp }
 }
 
 /// Attributes of a device (`struct ibv_device_attr`).
@@ -62,8 +76,13 @@ pub struct DeviceAttr {
     pub device_cap_flags: u32,
     /// The capability bits with those that need 64 (`ibv_query_device_ex(3)`).
     pub device_cap_flags_ex: u64,
-    /// Atomics are atomic among all queue pairs of the device (`IBV_ATOMIC_HCA`).
+    /// `enum ibv_atomic_cap`: 0 for no atomics, 1 for atomics that are atomic among all queue
+    /// pairs of the device (`IBV_ATOMIC_HCA`).
     pub atomic_cap: u32,
+    /// Bits of a completion's timestamp; 0 for no timestamps.
+    pub timestamp_mask: u64,
+    /// The clock of timestamps.
+    pub core_clock_khz: u32,
     /// Exponent of the longest delay of an acknowledgement, 4.096 us * 2^n.
     pub local_ca_ack_delay: u8,
 }
@@ -78,30 +97,26 @@ impl Device {
         let config = process.config()?;
         let mut interfaces = interfaces().logged("get_device_list")?;
         interfaces.retain(|interface| is_usable(interface, config));
+        let unregistered = process.unregistered().clone();
         interfaces.sort_by_key(|interface| (place(interface, config), interface.index));
         Ok(interfaces
             .iter()
-            .map(|interface| Device::init_roce_device(process, interface, config))
+            .map(|interface| Device::init_rdma_device(process, interface, config))
+            .filter(|device| !unregistered.contains(device.name()))
             .collect())
     }
 
-    /// A RoCE device on `interface`, node type CA.
-    fn init_roce_device(process: &Process, interface: &Interface, config: &Config) -> Device {
-        Device::init_rdma_device(process, "roce", interface, config)
-    }
-
-    /// What devices of every mode have.
-    fn init_rdma_device(
-        process: &Process,
-        prefix: &str,
-        interface: &Interface,
-        config: &Config,
-    ) -> Device {
+    /// What devices of every mode have, and by the configured mode what sets them apart.
+    fn init_rdma_device(process: &Process, interface: &Interface, config: &Config) -> Device {
         let gids = process.gid_table(&interface.name);
-        gids.update(&interface.addresses, config.link_local, FULL.max_gids);
+        gids.update(&interface.addresses, config.link_local, config.profile.limits().max_gids);
         Device(Arc::new(DeviceInner {
-            name: format!("{prefix}_{}", interface.name),
+            kind: match config.mode {
+                Mode::Roce => init_roce_device(interface),
+                Mode::Iwarp => init_iw_device(interface),
+            },
             netdev: interface.name.clone(),
+            mac: interface.mac,
             index: interface.index,
             node_guid: identity::node_guid(&interface.name, interface.mac),
             sys_image_guid: identity::sys_image_guid(),
@@ -110,9 +125,29 @@ impl Device {
         }))
     }
 
-    /// The name, such as `roce_eth0`.
+    /// The protocol that the device speaks.
+    pub fn mode(&self) -> Mode {
+        self.0.config.mode
+    }
+
+    /// What kind of node it is.
+    pub fn node_type(&self) -> NodeType {
+        self.0.kind.node_type
+    }
+
+    /// The family of its protocol.
+    pub fn transport(&self) -> Transport {
+        self.0.kind.transport
+    }
+
+    /// Whether queue pairs get push pages without being asked.
+    pub(crate) fn pushes(&self) -> bool {
+        self.0.config.push
+    }
+
+    /// The name, such as `roce_eth0` or `iw_eth0`.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.kind.name
     }
 
     /// The name of the interface below.
@@ -135,7 +170,62 @@ impl Device {
         &self.0.config.node_desc
     }
 
-    /// Opens the device.
+    /// Takes the device away from this process, as when a card is pulled: every open context hears
+    /// of `PortErr` and `DeviceFatal` and is cut off, and the device is no more in the list.
+    ///
+    /// Calls on those contexts answer EIO from now on, except those that destroy.
+    pub fn ib_unregister_device(&self) {
+        let process = Process::current();
+        process.unregistered().insert(self.name().into());
+        let contexts = process.contexts();
+        contexts
+            .iter()
+            .filter(|context| context.device.name() == self.name())
+            .for_each(|context| context.device_removed());
+    }
+
+    /// Gives back a device that was taken away; it must be opened anew.
+    ///
+    /// EBUSY if it is in the list, ENODEV if its interface is gone, and what keeps its addresses
+    /// from being used: EADDRINUSE where others hold them.
+    pub fn ib_register_device(&self) -> Result<()> {
+        self.try_register().logged("ib_register_device")
+    }
+
+    fn try_register(&self) -> Result<()> {
+        let process = Process::current();
+        if !process.unregistered().contains(self.name()) {
+            return Err(VerbsError::busy(format!("{} is registered already", self.name())));
+        }
+        self.port()?;
+        if self.mode() == Mode::Roce {
+            let engine = process.open_engine()?;
+            let opened = engine.open_device(self);
+            process.close_engine(&engine);
+            opened?;
+        }
+        process.unregistered().remove(self.name());
+        Ok(())
+    }
+
+    /// The port of a device that can be opened; ENODEV if it was taken away.
+    pub(crate) fn open_port(&self) -> Result<PortAttr> {
+        if Process::current().unregistered().contains(self.name()) {
+            return Err(self.no_device("was unregistered"));
+        }
+        self.port()
+    }
+
+    fn port(&self) -> Result<PortAttr> {
+        self.find_port()?.ok_or_else(|| self.no_device("lost its interface"))
+    }
+
+    fn no_device(&self, why: &str) -> VerbsError {
+        let text = format!("{} {why}; list the devices anew", self.name());
+        VerbsError::new(ErrorKind::NoDevice, text)
+    }
+
+    /// Opens the device. ENODEV if it is gone.
     pub fn open(&self) -> Result<Context> {
         Context::alloc_ucontext(self)
     }
@@ -151,9 +241,11 @@ impl Device {
             hw_ver: 1,
             limits: *self.limits(),
             page_size_cap: 1 << 12 | 1 << 21 | 1 << 30,
-            device_cap_flags: DEVICE_CAP_FLAGS,
-            device_cap_flags_ex: DEVICE_CAP_FLAGS_EX | u64::from(DEVICE_CAP_FLAGS),
-            atomic_cap: 1,
+            device_cap_flags: self.profile().device_cap_flags(self.mode()) as u32,
+            device_cap_flags_ex: self.profile().device_cap_flags(self.mode()),
+            atomic_cap: self.profile().atomic_cap(),
+            timestamp_mask: self.profile().timestamp_mask(),
+            core_clock_khz: 1_000_000,
             local_ca_ack_delay: 15,
         }
     }
@@ -162,17 +254,34 @@ impl Device {
     pub fn query_port(&self, port: u8) -> Result<PortAttr> {
         port::check_port(port).logged("query_port")?;
         let interface = self.refresh()?;
-        Ok(port::query_port(interface.as_ref(), self.0.gids.len()))
+        Ok(self.describe_port(interface.as_ref()))
+    }
+
+    fn describe_port(&self, interface: Option<&Interface>) -> PortAttr {
+        port::query_port(self.mode(), interface, self.0.gids.len())
+    }
+
+    /// As [`Device::query_port`]; `None` if the interface is gone, or another has its name.
+    pub(crate) fn find_port(&self) -> Result<Option<PortAttr>> {
+        let found = self.refresh()?.filter(|interface| interface.index == self.0.index);
+        Ok(found.map(|interface| self.describe_port(Some(&interface))))
     }
 
     /// The GID at `index` of port 1, zeros where an address was removed. EINVAL past the table.
+    ///
+    /// An iWARP device has one: the MAC of its interface, and zeros.
     pub fn query_gid(&self, port: u8, index: u32) -> Result<Gid> {
-        port::check_port(port).and_then(|()| self.0.gids.query_gid(index)).logged("query_gid")
+        let found = port::check_port(port).and_then(|()| match self.mode() {
+            Mode::Roce => self.0.gids.query_gid(index),
+            Mode::Iwarp => port::query_gid(self.0.mac, index),
+        });
+        found.logged("query_gid")
     }
 
-    /// The P_Key at `index` of port 1. EINVAL past index 0.
+    /// The P_Key at `index` of port 1. EINVAL past index 0, EOPNOTSUPP of an iWARP device.
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
-        port::query_pkey(port, index).logged("query_pkey")
+        let offered = self.mode().check_roce("partition keys");
+        offered.and_then(|()| port::query_pkey(port, index)).logged("query_pkey")
     }
 
     /// The Ethernet address that packets to `dgid` are sent to, as far as the kernel knows it: of
@@ -192,8 +301,13 @@ impl Device {
         }
     }
 
+    /// The device that is imitated.
+    pub fn profile(&self) -> Profile {
+        self.0.config.profile
+    }
+
     pub(crate) fn limits(&self) -> &'static Limits {
-        &FULL
+        self.profile().limits()
     }
 
     pub(crate) fn gids(&self) -> &GidTable {
@@ -210,8 +324,13 @@ impl Device {
 
     /// Has the GID table follow `addresses`; tells whether anything changed.
     pub(crate) fn update_gids(&self, addresses: &[netdev::Address]) -> bool {
-        self.0.gids.update(addresses, self.0.config.link_local, FULL.max_gids)
+        self.0.gids.update(addresses, self.0.config.link_local, self.limits().max_gids)
     }
+}
+
+/// Ends what devices share, once the last context is closed: the thread, then the sockets.
+pub(crate) fn ib_dealloc_device(engine: &Engine) {
+    engine.stop();
 }
 
 fn interfaces() -> Result<Vec<Interface>> {
@@ -293,6 +412,22 @@ mod tests {
     fn the_filter_chooses_and_orders() {
         let devices = vec!["lo".into(), "four".into(), "none".into()];
         assert_eq!(order(&Config { devices, ..Config::default() }), ["lo", "four"]);
+    }
+
+    #[test]
+    fn the_mode_decides_what_a_device_is() {
+        let interface = interface(1, "absent0", "10.0.0.1");
+        let roce = init_roce_device(&interface);
+        assert_eq!((roce.node_type as i32, roce.transport as i32), (1, 0));
+        assert_eq!(roce.name, "roce_absent0");
+        let iw = init_iw_device(&interface);
+        assert_eq!((iw.node_type as i32, iw.transport as i32), (4, 1));
+        assert_eq!(iw.name, "iw_absent0");
+        for (mode, kind) in [(Mode::Roce, roce), (Mode::Iwarp, iw)] {
+            let config = Config { mode, ..Config::default() };
+            let device = Device::init_rdma_device(Process::current(), &interface, &config);
+            assert_eq!(device.0.kind, kind);
+        }
     }
 
     #[test]

@@ -102,9 +102,12 @@ mod identity;
 mod life;
 mod limits;
 mod log;
+mod mode;
+mod page;
 mod pages;
 mod port;
 mod process;
+mod profile;
 mod stats;
 mod system;
 
@@ -115,14 +118,18 @@ pub use device::{Device, DeviceAttr};
 pub use faults::{FaultSpec, Side};
 pub use handles::{
     Advice, AdviseFlags, Ah, AhAttr, Cq, CqInitAttr, Dm, DmAttr, FastMr, Mr, MrChange, Mw,
-    MwBindInfo, Pd, PostSend, Qp, QpInitAttr, Srq, Td, Translation, Xrcd, XrcdFlags,
+    MwBindInfo, Part, Pd, PostSend, Qp, QpInitAttr, QueueMr, Srq, Td, Translation, Xrcd, XrcdFlags,
 };
-pub use limits::{FULL, Limits};
+pub use limits::{FULL, GEN2, GEN3, Limits};
+pub use mode::{Mode, NodeType, Transport};
+pub use page::CounterPage;
 pub use port::{DEFAULT_PKEY, PORT, PortAttr, PortState};
 pub use process::{configure, device_fatal};
+pub use profile::{Features, Profile};
 pub use stats::{HwStats, ProcessStats, processes};
 
 pub use irdma_mem::{Access, Buffer, MrInfo, MwBind, MwType, Piece, Sge};
+pub use irdma_transport::PUSH_PAGE_LEN;
 pub use irdma_transport::{
     AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, Overrun, Placement, QpAttr, QpCap,
     QpState, QpType, RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest,

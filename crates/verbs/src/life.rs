@@ -39,6 +39,11 @@ impl Life {
         self.0.load(Ordering::Acquire) & DEAD == 0
     }
 
+    /// Alive, and nothing stands on the object.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+
     fn hold(&self, what: &str) -> Result<()> {
         let one_more = |users| (users & DEAD == 0).then_some(users + 1);
         match self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {

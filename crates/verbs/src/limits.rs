@@ -28,7 +28,7 @@ pub struct Limits {
     pub max_mr: u32,
     /// Bytes of a memory region.
     pub max_mr_size: u64,
-    /// Memory windows.
+    /// Memory windows; 0 where the device has none.
     pub max_mw: u32,
     /// Bytes of device memory.
     pub max_dm_size: u64,
@@ -48,6 +48,8 @@ pub struct Limits {
     pub max_mcast_grp: u32,
     /// Queue pairs in one multicast group.
     pub max_mcast_qp_attach: u32,
+    /// Queue pairs in all multicast groups together.
+    pub max_total_mcast_qp_attach: u32,
     /// READs and atomics that a queue pair answers at once.
     pub max_qp_rd_atom: u8,
     /// READs and atomics that a queue pair has outstanding at once.
@@ -78,9 +80,43 @@ pub const FULL: Limits = Limits {
     max_ah: 1 << 18,
     max_mcast_grp: 4095,
     max_mcast_qp_attach: 8,
+    max_total_mcast_qp_attach: 4095 * 8,
     max_qp_rd_atom: 128,
     max_qp_init_rd_atom: 128,
     max_gids: 255,
+};
+
+/// The E810 family (seed 2.2). Counts that the hardware grants are those that software has room
+/// for; multicast groups are those that can be used, where the driver advertises more.
+pub const GEN2: Limits = Limits {
+    max_qp_wr: 4063,
+    max_send_sge: 13,
+    max_recv_sge: 13,
+    max_sge_rd: 13,
+    max_inline_data: 101,
+    max_cq: (1 << 16) - 3,
+    max_srq: 0,
+    max_srq_sge: 13,
+    max_mw: 0,
+    max_dm_size: 0,
+    max_qp_rd_atom: 127,
+    max_qp_init_rd_atom: 255,
+    max_gids: 32,
+    ..FULL
+};
+
+/// The IPU generation (seed 2.2), counts as in [`GEN2`].
+pub const GEN3: Limits = Limits {
+    max_send_sge: 14,
+    max_recv_sge: 14,
+    max_sge_rd: 14,
+    max_inline_data: 216,
+    max_srq: (1 << 14) - 1,
+    max_srq_sge: 14,
+    max_mw: FULL.max_mw,
+    max_qp_rd_atom: 64,
+    max_qp_init_rd_atom: 64,
+    ..GEN2
 };
 
 /// Counts objects of one kind.

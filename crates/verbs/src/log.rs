@@ -75,6 +75,7 @@ fn errno_name(kind: ErrorKind) -> &'static str {
         ErrorKind::AddressInUse => "EADDRINUSE",
         ErrorKind::NotPermitted => "EPERM",
         ErrorKind::Interrupted => "EINTR",
+        ErrorKind::NoData => "ENODATA",
         ErrorKind::TooManyFiles => "EMFILE",
         ErrorKind::Fault => "EFAULT",
     }

@@ -7,6 +7,8 @@ use irdma_net::netdev::{Address, Interface, Scope};
 use irdma_transport::{EventKind, Result, VerbsError};
 use irdma_wire::Gid;
 
+use crate::mode::Mode;
+
 /// The only port.
 pub const PORT: u8 = 1;
 /// The only entry of the partition key table.
@@ -16,8 +18,10 @@ pub const DEFAULT_PKEY: u16 = 0xffff;
 const HEADERS_LEN: u32 = 40 + 8 + 12 + 16 + 4 + 4;
 const MAX_MTU: u32 = 4096;
 
-/// `IBV_PORT_CM_SUP`, `IBV_PORT_REINIT_SUP` and `IBV_PORT_IP_BASED_GIDS`.
-const PORT_CAP_FLAGS: u32 = 1 << 16 | 1 << 18 | 1 << 26;
+/// `IBV_PORT_CM_SUP` and `IBV_PORT_REINIT_SUP`.
+const PORT_CAP_FLAGS: u32 = 1 << 16 | 1 << 18;
+/// `IBV_PORT_IP_BASED_GIDS`.
+const IP_BASED_GIDS: u32 = 1 << 26;
 
 /// Whether a port carries traffic, numbered as `enum ibv_port_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +77,13 @@ pub(crate) fn check_port(port: u8) -> Result<()> {
 }
 
 /// The attributes of the port of `interface`; of a port that is down if it is gone.
-pub(crate) fn query_port(interface: Option<&Interface>, gid_tbl_len: u32) -> PortAttr {
+///
+/// An iWARP port has one GID and no partition keys.
+pub(crate) fn query_port(mode: Mode, interface: Option<&Interface>, gid_tbl_len: u32) -> PortAttr {
+    let (gid_tbl_len, pkey_tbl_len, ip_based) = match mode {
+        Mode::Roce => (gid_tbl_len, 1, IP_BASED_GIDS),
+        Mode::Iwarp => (1, 0, 0),
+    };
     let up = interface.is_some_and(|interface| interface.up && interface.running);
     let (active_width, active_speed) = rate(interface.and_then(|i| i.speed_mbps).unwrap_or(0));
     PortAttr {
@@ -81,9 +91,9 @@ pub(crate) fn query_port(interface: Option<&Interface>, gid_tbl_len: u32) -> Por
         max_mtu: MAX_MTU,
         active_mtu: active_mtu(interface.map_or(0, |interface| interface.mtu)),
         gid_tbl_len,
-        port_cap_flags: PORT_CAP_FLAGS,
+        port_cap_flags: PORT_CAP_FLAGS | ip_based,
         max_msg_sz: (1 << 31) - 1,
-        pkey_tbl_len: 1,
+        pkey_tbl_len,
         lid: 1,
         active_width,
         active_speed,
@@ -96,6 +106,16 @@ pub(crate) fn port_ibevent(state: PortState) -> EventKind {
         PortState::Active => EventKind::PortActive,
         PortState::Down => EventKind::PortErr,
     }
+}
+
+/// The GID of an iWARP device: its MAC and zeros. EINVAL past the table.
+pub(crate) fn query_gid(mac: [u8; 6], index: u32) -> Result<Gid> {
+    if index != 0 {
+        return Err(VerbsError::invalid(format!("GID index {index}: the table has index 0 only")));
+    }
+    let mut gid = Gid::default();
+    gid.0[..6].copy_from_slice(&mac);
+    Ok(gid)
 }
 
 /// The P_Key at `index`. EINVAL past the table.
@@ -265,8 +285,23 @@ mod tests {
 
     #[test]
     fn a_missing_interface_is_a_port_that_is_down() {
-        let attr = query_port(None, 3);
+        let attr = query_port(Mode::Roce, None, 3);
         assert_eq!((attr.state, attr.state.physical(), attr.gid_tbl_len), (PortState::Down, 3, 3));
+    }
+
+    #[test]
+    fn an_iwarp_port_has_the_mac_for_its_gid_and_no_keys() {
+        let attr = query_port(Mode::Iwarp, None, 3);
+        assert_eq!((attr.gid_tbl_len, attr.pkey_tbl_len, attr.port_cap_flags >> 26), (1, 0, 0));
+        let gid = query_gid([2, 3, 4, 5, 6, 7], 0).unwrap();
+        assert_eq!(gid.0, [2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(query_gid([0; 6], 1).unwrap_err().errno(), 22);
+    }
+
+    #[test]
+    fn the_state_decides_the_event() {
+        assert_eq!(port_ibevent(PortState::Active), EventKind::PortActive);
+        assert_eq!(port_ibevent(PortState::Down), EventKind::PortErr);
     }
 
     #[test]

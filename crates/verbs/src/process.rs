@@ -3,13 +3,16 @@
 //! Invariant: a child never takes a lock of its parent's record, which another thread may have
 //! held at the fork. The records form a list that only grows, one link a generation.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use irdma_net::clock;
 use irdma_net::fork::{self, ForkGuard};
 use irdma_transport::{EventKind, EventSource, Result, VerbsError};
 
 use crate::config::{Config, ConfigError};
+use crate::context::ContextInner;
+use crate::device::ib_dealloc_device;
 use crate::engine::Engine;
 use crate::log;
 use crate::port::GidTable;
@@ -25,6 +28,8 @@ pub(crate) struct Process {
     /// The engine, and how many contexts are open on it.
     engine: Mutex<(Weak<Engine>, usize)>,
     gids: Mutex<Vec<(String, Arc<GidTable>)>>,
+    /// Devices that the program took out of the list.
+    unregistered: Mutex<BTreeSet<String>>,
     child: OnceLock<Box<Process>>,
 }
 
@@ -46,6 +51,7 @@ impl Process {
             config: OnceLock::new(),
             engine: Mutex::default(),
             gids: Mutex::default(),
+            unregistered: Mutex::default(),
             child: OnceLock::new(),
         }
     }
@@ -110,6 +116,17 @@ impl Process {
         Ok(opened)
     }
 
+    /// The names of devices that the program took out of the list.
+    pub(crate) fn unregistered(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.unregistered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The open contexts.
+    pub(crate) fn contexts(&self) -> Vec<Arc<ContextInner>> {
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).0.upgrade();
+        engine.map(|engine| engine.targets.contexts()).unwrap_or_default()
+    }
+
     /// Counts a context as closed; the last one stops the engine.
     pub(crate) fn close_engine(&self, closed: &Engine) {
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +134,7 @@ impl Process {
         if engine.1 == 0 {
             engine.0 = Weak::new();
             drop(engine);
-            closed.stop();
+            ib_dealloc_device(closed);
         }
     }
 }

@@ -8,6 +8,7 @@ use irdma_net::wake::{Interest, Poll};
 use irdma_transport::{DropReason, Stats};
 
 use crate::engine::Counters;
+use crate::profile::Profile;
 
 /// Counters by name; the driver's names first, in the driver's order, then ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,13 +16,23 @@ pub struct HwStats(Vec<(String, u64)>);
 
 impl HwStats {
     /// Adds what only the sockets see to what the protocol counts.
-    pub(crate) fn new(stats: &Stats, counters: &Counters, overflows: u64) -> Self {
+    pub(crate) fn new(
+        profile: Profile,
+        stats: &Stats,
+        counters: &Counters,
+        overflows: u64,
+    ) -> Self {
         let mut stats = stats.clone();
         stats.ip4_in_discards += overflows;
         stats.ip4_out_no_routes += counters.out_no_routes;
-        let driver = Stats::NAMES.iter().map(|name| (*name).to_string()).zip(stats.values());
+        let driver = Stats::NAMES
+            .iter()
+            .map(|name| (*name).to_string())
+            .zip(stats.values())
+            .take(profile.counter_count());
         let drops = DropReason::NAMES.iter().map(|name| format!("drop_{name}")).zip(stats.drops);
         let ours = [
+            ("pushed", stats.pushed),
             ("out_errors", counters.out_errors),
             ("relayed_out", counters.relayed_out),
             ("relayed_in", counters.relayed_in),
@@ -41,9 +52,9 @@ impl HwStats {
         self.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
-    /// All counters at zero: what a process without queue pairs has.
-    pub fn alloc_hw_port_stats() -> Self {
-        HwStats::new(&Stats::default(), &Counters::default(), 0)
+    /// All counters of a profile at zero: what a process without queue pairs has.
+    pub fn alloc_hw_port_stats(profile: Profile) -> Self {
+        HwStats::new(profile, &Stats::default(), &Counters::default(), 0)
     }
 }
 
@@ -125,9 +136,12 @@ mod tests {
 
     #[test]
     fn the_drivers_names_come_first_and_in_order() {
-        let stats = HwStats::alloc_hw_port_stats();
+        let stats = HwStats::alloc_hw_port_stats(Profile::Full);
         let names: Vec<&str> = stats.iter().map(|(name, _)| name).collect();
         assert_eq!((names[0], names[45], names[56]), ("ip4InDiscards", "cnpSent", "CRC errors"));
+        let gen2 = HwStats::alloc_hw_port_stats(Profile::Gen2);
+        let names: Vec<&str> = gen2.iter().map(|(name, _)| name).collect();
+        assert_eq!((names[45], names[46]), ("cnpSent", "drop_malformed"));
         assert_eq!((stats.get("drop_icrc"), stats.get("nothing")), (Some(0), None));
     }
 
@@ -135,7 +149,7 @@ mod tests {
     fn an_answer_is_understood_and_other_requests_are_not_answered() {
         let stats = Stats { rx_udp: 7, ..Stats::default() };
         let counters = Counters { relayed_in: 3, ..Counters::default() };
-        let snapshot = || HwStats::new(&stats, &counters, 0);
+        let snapshot = || HwStats::new(Profile::Gen3, &stats, &counters, 0);
         let bytes = answer(REQUEST, &snapshot).unwrap();
         let process = parse(5, &bytes).unwrap();
         assert_eq!((process.slot, process.pid), (5, clock::pid()));

@@ -3,12 +3,13 @@
 mod common;
 
 use std::io::Write;
+use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
 
 use common::process::{Peer, ROLE, line_after, meet, read_line};
 use common::{Ends, Node, eventually};
-use irdma::{Device, EventKind, PortState, QpType, SendOp};
+use irdma::{Device, EventKind, PortState, QpType, SendOp, Wc, WcStatus};
 
 fn ip(arguments: &str) {
     let done = Command::new("ip").args(arguments.split(' ')).status().expect("iproute2");
@@ -66,6 +67,8 @@ fn another_process() {
         Ok("echo 1") => echo(1),
         Ok("ping 0") => ping(0),
         Ok("ping 1") => ping(1),
+        Ok("held") => held(),
+        Ok("doomed") => doomed(),
         Ok("steady 0") => steady(0),
         Ok("steady 1") => steady(1),
         _ => {}
@@ -126,6 +129,44 @@ fn steady(gid_index: u8) {
     read_line();
 }
 
+/// Registers a device whose addresses another program has.
+fn held() {
+    let device = device();
+    println!("@ends {}", common::process::text(&Node::new(&device, QpType::Ud, 64).ends()));
+    device.ib_unregister_device();
+    let held = ["10.9.0.1", "2001:db8:9::1"].map(|ip| UdpSocket::bind((ip, 4791)).unwrap());
+    assert_eq!(device.ib_register_device().unwrap_err().errno(), 98);
+    assert!(Device::list().unwrap().iter().all(|found| found.name() != device.name()));
+    drop(held);
+    device.ib_register_device().unwrap();
+    assert_eq!(Device::list().unwrap()[0].name(), device.name());
+    device.open().unwrap();
+}
+
+/// Uses a device whose interface is deleted.
+fn doomed() {
+    let device = device();
+    let node = Node::new(&device, QpType::Rc, 64);
+    let ends = node.ends();
+    node.post_recv(1, 0, 64);
+    node.connect(&ends);
+    println!("@ends {}", common::process::text(&ends));
+    let mut heard = Vec::new();
+    let gone = loop {
+        match node.context.get_async_event() {
+            Ok(event) => heard.push(event.kind()),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(gone.errno(), 5);
+    heard.retain(|kind| *kind != EventKind::GidChange);
+    assert_eq!(heard, [EventKind::PortErr, EventKind::DeviceFatal]);
+    assert_eq!(node.completion().status, WcStatus::WrFlushErr);
+    assert_eq!(node.cq.poll_cq(&mut [Wc::default()]).unwrap_err().errno(), 5);
+    assert_eq!(device.open().unwrap_err().errno(), 19);
+    read_line();
+}
+
 fn introduce(a: &mut Peer, b: &mut Peer) {
     let (ends_a, ends_b): (Ends, Ends) = (a.ends, b.ends);
     a.tell(&ends_b);
@@ -160,6 +201,20 @@ fn a_program_hears_of_addresses_and_of_the_port() {
     assert_eq!(next(), "PortActive");
     peer.stdin.flush().unwrap();
     peer.finish();
+}
+
+#[test]
+fn a_device_whose_interface_is_deleted_is_gone() {
+    let Some(link) = Link::new("gone") else { return };
+    let peer = Peer::start_in(&link.0[0], "doomed");
+    ip(&format!("-n {} link del v0", link.0[0]));
+    peer.finish();
+}
+
+#[test]
+fn registering_tells_who_holds_the_addresses() {
+    let Some(link) = Link::new("held") else { return };
+    Peer::start_in(&link.0[0], "held").finish();
 }
 
 #[test]

@@ -279,7 +279,7 @@ fn device_memory_has_its_limits() {
     let zero_based = ALL | Access::ZERO_BASED;
     assert_eq!(reg(0, 100, ALL), Err(ErrorKind::Invalid), "not zero-based");
     assert_eq!(reg(4, 100, zero_based), Err(ErrorKind::Invalid));
-    assert_eq!(reg(0, 0, zero_based), Ok(()), "of no bytes, as programs ask for");
+    assert_eq!(reg(0, 0, zero_based), Ok(()), "as hardware does");
     assert_eq!(reg(0, 100, zero_based), Ok(()));
 }
 
@@ -310,6 +310,9 @@ fn a_memfd_is_registered_by_its_descriptor() {
     assert_eq!(reg(0, end + 1, 0x1000), Err(ErrorKind::Invalid), "past the end");
     assert_eq!(reg(0, 0, 0x1000), Err(ErrorKind::Invalid), "nothing");
     assert_eq!(reg(8, 8, 0x1000), Err(ErrorKind::Invalid), "another place in the page");
+    // SAFETY: refused.
+    let rereg = unsafe { mr.rereg_user_mr(&change_access(ALL)) };
+    assert_eq!(rereg.unwrap_err().kind(), ErrorKind::Unsupported);
     let null = std::fs::File::open("/dev/null").unwrap();
     let refused = b.pd.reg_dmabuf_mr(0, 8, 0, null.as_fd(), Access::empty()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
@@ -339,4 +342,23 @@ fn atomic_writes_and_flushes_go_over_the_wire() {
     let flush = SendOp::Flush { remote_addr, rkey, len: 8, placement, whole_region: false };
     a.post(3, flush, 0, 0);
     assert_eq!(a.completion().status, WcStatus::RemInvReqErr, "the queue pair does not allow it");
+}
+
+#[test]
+fn a_key_for_all_memory_is_the_owners_alone() {
+    let (a, b) = pair(QpType::Rc, 4096);
+    for access in [Access::REMOTE_READ, ALL, Access::LOCAL_WRITE | Access::MW_BIND] {
+        assert_eq!(a.pd.get_dma_mr(access).unwrap_err().errno(), 22);
+    }
+    let everywhere = a.pd.get_dma_mr(Access::LOCAL_WRITE).unwrap();
+    let unregistered = Buffer::zeroed(64);
+    unregistered.write(0, b"from anywhere");
+    let sges = [Sge { addr: unregistered.addr(), length: 13, lkey: everywhere.lkey() }];
+    b.post_recv(1, 0, 64);
+    let (op, flags) = (SendOp::Send { imm: None }, SendFlags::SIGNALED);
+    a.qp.post_send(&SendWr { wr_id: 2, op, flags, data: SendData::Sges(&sges), ud: None }).unwrap();
+    a.complete();
+    b.complete();
+    assert_eq!(b.buffer.byte(12), b'e');
+    assert_eq!(write(&b, unregistered.addr(), everywhere.rkey(), 8), WcStatus::RemAccessErr);
 }

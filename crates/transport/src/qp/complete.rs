@@ -37,6 +37,8 @@ impl Qp {
         if let Some(wqe) = self.sq.pop_front() {
             self.req.on_front_popped(&wqe);
             self.push_send_wc(cx, &wqe, status);
+            self.reclaim_page(wqe);
+            self.show_taken(cx);
         }
     }
 
@@ -83,7 +85,9 @@ impl Qp {
     /// The next receive request, from the shared queue where there is one.
     pub(crate) fn take_recv(&mut self, cx: &mut Cx) -> Option<RecvWqe> {
         let Some(srq) = self.srq() else {
-            return self.rq.pop_front();
+            let wqe = self.rq.pop_front();
+            self.show_taken(cx);
+            return wqe;
         };
         let (wqe, crossed) = srq.pop()?;
         if crossed {
@@ -93,11 +97,12 @@ impl Qp {
     }
 
     /// Puts back a receive request that was not used, for the next message.
-    pub(crate) fn give_back_recv(&mut self, wqe: RecvWqe) {
+    pub(crate) fn give_back_recv(&mut self, cx: &Cx, wqe: RecvWqe) {
         match self.srq() {
             Some(srq) => srq.give_back(wqe),
             None => self.rq.push_front(wqe),
         }
+        self.show_taken(cx);
     }
 
     /// The oldest send request failed: report it, flush the rest, raise the event.
@@ -141,6 +146,7 @@ impl Qp {
     pub(crate) fn flush_recvs(&mut self, cx: &mut Cx) {
         let current = self.resp.take_current_recv().into_iter();
         let waiting: Vec<RecvWqe> = current.chain(self.rq.drain(..)).collect();
+        self.show_taken(cx);
         for wqe in waiting {
             let got = Received { opcode: WcOpcode::Recv, ..Received::default() };
             self.complete_recv(cx, wqe.wr_id, WcStatus::WrFlushErr, got);

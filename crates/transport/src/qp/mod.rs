@@ -6,12 +6,18 @@ mod modify;
 #[cfg(test)]
 mod modify_table;
 mod post;
+mod push;
+mod rings;
 mod state;
 
 pub(crate) use complete::Received;
+pub(crate) use push::PushPage;
+pub(crate) use rings::{Queue, RingState};
 
 pub use attr::{AttrMask, QpAttr, QpCap, QpInit, QpState, QpType};
 pub use modify::{Transition, transition};
+pub use push::PUSH_PAGE_LEN;
+pub use rings::{RING_ENTRY_LEN, RingPart, Rings};
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -65,6 +71,9 @@ pub(crate) struct Qp {
     pub(crate) resp: Responder,
     /// The shared queue that the newest request of an extended connection names.
     pub(crate) xrc_srq: Option<XrcSrq>,
+    /// Queue memory of the program, where it gave some.
+    pub(crate) rings: Option<Box<RingState>>,
+    pub(crate) push: PushPage,
     /// Multicast attachments; the queue pair cannot be destroyed while there are any.
     pub(crate) attached_count: u32,
 }
@@ -83,6 +92,8 @@ impl Qp {
             req: Requester::default(),
             resp: Responder::default(),
             xrc_srq: None,
+            rings: None,
+            push: PushPage::default(),
             attached_count: 0,
         }
     }

@@ -59,12 +59,9 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
         QpType::Uc => uc,
         QpType::Ud => ud,
     };
-    // Of what a reliable connection needs, each side of an extended one needs its own part, and
-    // may have the rest: perftest gives it to both.
+    // Of what a reliable connection needs, each side of an extended one needs its own part.
     let rtr = if qp_type == QpType::XrcSend { UC_RTR } else { RC_RTR };
     let rts = if qp_type == QpType::XrcRecv { XRC_RECV_RTS } else { RC_RTS };
-    let rtr_optional = union(&[RTR_OPTIONAL, RC_RTR.difference(rtr)]);
-    let rts_optional = union(&[RC_LIVE, RC_RTS.difference(rts)]);
     let (required, optional) = match (from, to) {
         (_, Reset) => (NONE, NONE),
         (Reset, Error) => return None,
@@ -73,9 +70,9 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
         (Init, Init) => (NONE, by_type(CONNECTED_INIT, CONNECTED_INIT, UD_INIT)),
         (Init, Rtr) => (
             by_type(rtr, UC_RTR, NONE),
-            by_type(rtr_optional, RTR_OPTIONAL, union(&[M::PKEY_INDEX, M::QKEY])),
+            by_type(RTR_OPTIONAL, RTR_OPTIONAL, union(&[M::PKEY_INDEX, M::QKEY])),
         ),
-        (Rtr, Rts) => (by_type(rts, M::SQ_PSN, M::SQ_PSN), by_type(rts_optional, UC_LIVE, UD_ANY)),
+        (Rtr, Rts) => (by_type(rts, M::SQ_PSN, M::SQ_PSN), by_type(RC_LIVE, UC_LIVE, UD_ANY)),
         (Rts, Rts) | (Sqd, Rts) => (NONE, by_type(RC_LIVE, UC_LIVE, UD_ANY)),
         (Rts, Sqd) => (NONE, M::EN_SQD_ASYNC_NOTIFY),
         (Sqd, Sqd) => (NONE, by_type(RC_SQD, UC_SQD, union(&[M::PKEY_INDEX, M::QKEY]))),
@@ -83,6 +80,16 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
         _ => return None,
     };
     Some(Transition { required, optional })
+}
+
+/// The attributes that a queue pair has a use for: programs give each side of an extended
+/// connection what a whole one needs, and uverbs leaves the other side's part out.
+pub(super) fn useful(qp_type: QpType, mask: AttrMask) -> AttrMask {
+    match qp_type {
+        QpType::XrcSend => mask - (M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER),
+        QpType::XrcRecv => mask - (M::MAX_QP_RD_ATOMIC | M::RETRY_CNT | M::RNR_RETRY),
+        QpType::Rc | QpType::Uc | QpType::Ud => mask,
+    }
 }
 
 /// Checks a modify against the table; returns the state it leads to.

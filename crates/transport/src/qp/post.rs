@@ -2,10 +2,10 @@
 
 use irdma_mem::{Access, total_len};
 
-use super::{Qp, QpState, QpType};
+use super::{Qp, QpState, QpType, Queue};
 use crate::cx::Cx;
 use crate::error::{Result, VerbsError};
-use crate::wqe::Wqe;
+use crate::wqe::{Wqe, WqeData};
 use crate::wr::{RecvWqe, RecvWr, SendData, SendOp, SendWr};
 
 /// The longest message (`max_msg_sz`), 2^31 - 1 bytes.
@@ -18,7 +18,11 @@ impl Qp {
     /// `srqn` names the peer's shared queue, for extended connections only.
     pub(crate) fn post_send(&mut self, cx: &mut Cx, wr: &SendWr<'_>, srqn: u32) -> Result<()> {
         let len = self.check_post_send(cx, wr, 0)?;
-        self.sq.push_back(Wqe { srqn, ..Wqe::new(wr, len) });
+        let pushed = self.push_data(&wr.data);
+        cx.stats.pushed += u64::from(pushed.is_some());
+        let data = pushed.unwrap_or_else(|| WqeData::new(&wr.data));
+        self.sq.push_back(Wqe { srqn, ..Wqe::new(wr, data, len) });
+        self.show_posted(cx, Queue::Send, wr.wr_id);
         if self.attr.state == QpState::Err {
             self.flush_sends(cx);
         } else {
@@ -59,6 +63,7 @@ impl Qp {
             )));
         }
         self.rq.push_back(RecvWqe::new(wr));
+        self.show_posted(cx, Queue::Recv, wr.wr_id);
         if self.attr.state == QpState::Err {
             self.flush_recvs(cx);
         }

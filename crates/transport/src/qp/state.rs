@@ -10,12 +10,10 @@ use crate::effects::{EventKind, EventSource};
 use crate::error::{Result, VerbsError};
 use crate::roce::{Requester, Responder};
 
-/// READs and atomics that one side may have outstanding at most.
-const MAX_RD_ATOMIC: u8 = 128;
-
 impl Qp {
     /// Changes attributes and state; a refused call changes nothing.
     pub(crate) fn modify_qp(&mut self, cx: &mut Cx, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        let mask = modify::useful(self.init.qp_type, mask);
         let from = self.attr.state;
         let to = modify::check(self.init.qp_type, from, attr, mask)?;
         let mut next = self.attr;
@@ -39,12 +37,6 @@ impl Qp {
         to: QpState,
         mask: AttrMask,
     ) -> Result<Option<Path>> {
-        if attr.max_rd_atomic > MAX_RD_ATOMIC || attr.max_dest_rd_atomic > MAX_RD_ATOMIC {
-            return Err(VerbsError::invalid(format!(
-                "max_rd_atomic {}, max_dest_rd_atomic {}: the device offers {MAX_RD_ATOMIC}",
-                attr.max_rd_atomic, attr.max_dest_rd_atomic
-            )));
-        }
         if to == QpState::Reset {
             return Ok(None);
         }
@@ -98,6 +90,7 @@ impl Qp {
         self.attr = QpAttr::default();
         self.sq.clear();
         self.rq.clear();
+        self.show_taken(cx);
         self.init.send_cq.clean_cqes(self.qpn);
         self.init.recv_cq.clean_cqes(self.qpn);
         self.req = Requester::default();

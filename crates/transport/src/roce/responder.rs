@@ -258,7 +258,7 @@ impl Qp {
             && let Err(error) = self.write_for_peer(cx, Reth { va, rkey, len }, offset, packet)
         {
             tracing::info!("QP {}: the peer's WRITE: rkey {rkey:#010x}: {error}", self.qpn);
-            recv.into_iter().for_each(|wqe| self.give_back_recv(wqe));
+            recv.into_iter().for_each(|wqe| self.give_back_recv(cx, wqe));
             return Err(NO_ACCESS);
         }
         if ends {

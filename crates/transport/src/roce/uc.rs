@@ -17,17 +17,17 @@ impl Qp {
         let bth = &packet.headers.bth;
         if bth.psn != self.resp.expected {
             cx.stats.rcvd_out_of_order_packets += 1;
-            self.abandon_message();
+            self.abandon_message(cx);
         }
         self.resp.expected = bth.psn.add(1);
         if bth.opcode.starts() {
-            self.abandon_message();
+            self.abandon_message(cx);
         } else if !self.continues_uc(packet) {
-            self.abandon_message();
+            self.abandon_message(cx);
             return cx.drop_packet(DropReason::Sequence);
         }
         if let Err(reason) = self.place_uc(cx, packet) {
-            self.abandon_message();
+            self.abandon_message(cx);
             cx.drop_packet(reason);
         }
     }
@@ -42,9 +42,9 @@ impl Qp {
     }
 
     /// The receive request of a broken message serves the next one.
-    fn abandon_message(&mut self) {
+    fn abandon_message(&mut self, cx: &Cx) {
         if let Some(Message::Send { wqe, .. }) = self.resp.message.take() {
-            self.give_back_recv(wqe);
+            self.give_back_recv(cx, wqe);
         }
     }
 

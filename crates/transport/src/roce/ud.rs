@@ -147,7 +147,7 @@ impl Qp {
         let wqe = self.take_recv(cx).ok_or(DropReason::NoReceive)?;
         let len = grh::LEN + packet.payload.len();
         if len as u64 > total_len(wqe.sges.as_slice()) {
-            self.give_back_recv(wqe);
+            self.give_back_recv(cx, wqe);
             return Err(DropReason::Length);
         }
         let udp_len = wire_len(packet.headers.bth.opcode, packet.payload.len());

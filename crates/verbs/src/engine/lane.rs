@@ -23,7 +23,7 @@ use super::sockets::{Sockets, Token};
 use super::targets::Targets;
 use super::traffic::{Budget, Traffic};
 use crate::config::Config;
-use crate::limits::FULL;
+use crate::profile::Profile;
 use crate::stats::{self, HwStats};
 use crate::system::system_error;
 
@@ -71,6 +71,7 @@ pub(crate) struct LaneInner {
     turn: usize,
     effects: Vec<Effect>,
     now: Instant,
+    profile: Profile,
 }
 
 impl Lane {
@@ -90,8 +91,8 @@ impl Lane {
         let endpoint_config = irdma_transport::Config {
             slot: slot.number(),
             seed,
-            max_qp: FULL.max_qp,
-            max_mcast_grp: FULL.max_mcast_grp,
+            max_qp: config.profile.limits().max_qp,
+            max_mcast_grp: config.profile.limits().max_mcast_grp,
             initial_window: config.initial_window,
             max_window: config.max_window,
             min_timeout_ns: config.min_timeout_ns,
@@ -108,6 +109,7 @@ impl Lane {
             turn: 0,
             effects: Vec::new(),
             now: Instant::ZERO,
+            profile: config.profile,
         };
         Ok(Lane {
             inner: Mutex::new(inner),
@@ -253,7 +255,7 @@ impl LaneInner {
     }
 
     fn receive_messages(&mut self) {
-        let LaneInner { traffic, endpoint, slot, message, now, .. } = self;
+        let LaneInner { traffic, endpoint, slot, message, now, profile, .. } = self;
         let mut budget = Budget::new();
         while !budget.is_spent()
             && let Ok(Some(received)) = slot.recv(message)
@@ -267,7 +269,7 @@ impl LaneInner {
                 Message::User(request) => {
                     if let Some(from) = received.from
                         && let Some(answer) =
-                            stats::answer(request, &|| snapshot(endpoint, traffic))
+                            stats::answer(request, &|| snapshot(*profile, endpoint, traffic))
                     {
                         // Whoever asked has gone, or asks again.
                         let _ = slot.send(from, &Message::User(&answer));
@@ -362,12 +364,12 @@ impl LaneInner {
 
     /// The counters as they are now.
     pub(crate) fn stats(&self) -> HwStats {
-        snapshot(&self.endpoint, &self.traffic)
+        snapshot(self.profile, &self.endpoint, &self.traffic)
     }
 }
 
-fn snapshot(endpoint: &Endpoint, traffic: &Traffic) -> HwStats {
-    HwStats::new(endpoint.stats(), &traffic.counters(), traffic.overflows())
+fn snapshot(profile: Profile, endpoint: &Endpoint, traffic: &Traffic) -> HwStats {
+    HwStats::new(profile, endpoint.stats(), &traffic.counters(), traffic.overflows())
 }
 
 /// The lane, taken; giving it back sends, publishes the deadline and runs effects.
@@ -401,6 +403,9 @@ impl Drop for LaneGuard<'_> {
         let deadline_ns = inner.finish();
         self.lane.deadline_ns.store(deadline_ns, Ordering::SeqCst);
         let effects = std::mem::take(&mut inner.effects);
+        if self.lane.targets.page.is_watched() {
+            self.lane.targets.page.publish(inner.endpoint.stats());
+        }
         drop(inner);
         for effect in effects {
             self.lane.targets.dispatch(effect);
@@ -438,7 +443,7 @@ mod tests {
         let config = Config { faults, ..Config::default() };
         let mem = Arc::new(MemTable::new(1, 16));
         let hand_off = Arc::new(HandOff::new(config.stand_back_ns));
-        let lane = Lane::open(&config, 9, mem, hand_off, Arc::default()).unwrap();
+        let lane = Lane::open(&config, 9, mem, hand_off, Arc::new(Targets::new(1))).unwrap();
         let (src, dst) = ("10.0.0.1:5".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let meta = RecvMeta { len: 3, stride: 2, src, dst, tos: 0, ttl: 0, drops: 0 };
         let other = Slot::claim(8).unwrap();
@@ -466,7 +471,7 @@ mod tests {
             7,
             mem,
             Arc::new(HandOff::new(config.stand_back_ns)),
-            Arc::default(),
+            Arc::new(Targets::new(1)),
         )
         .unwrap();
         // Addresses of this process alone.

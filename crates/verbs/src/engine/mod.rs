@@ -41,7 +41,7 @@ pub(crate) use traffic::Counters;
 use crate::config::Config;
 use crate::device::Device;
 use crate::handles::AhTable;
-use crate::limits::{FULL, Quota};
+use crate::limits::Quota;
 use crate::pages::populate;
 use crate::port::PORT;
 use crate::stats::HwStats;
@@ -79,17 +79,18 @@ impl Engine {
             None => clock::seed().map_err(|error| system_error("no random seed", &error))?,
         };
         let mut rng = Rng::new(seed);
-        let mem = MemTable::new(rng.next_u64(), FULL.max_mr);
+        let limits = config.profile.limits();
+        let mem = MemTable::new(rng.next_u64(), limits.max_mr);
         mem.set_probe(populate);
         Ok(Arc::new(Engine {
             mem: Arc::new(mem),
             dm_bytes: Arc::default(),
-            pds: PdTable::new(FULL.max_pd),
-            cqs: Quota::new("completion queues", FULL.max_cq),
-            srqs: Quota::new("shared receive queues", FULL.max_srq),
-            ahs: Quota::new("address handles", FULL.max_ah),
+            pds: PdTable::new(limits.max_pd),
+            cqs: Quota::new("completion queues", limits.max_cq),
+            srqs: Quota::new("shared receive queues", limits.max_srq),
+            ahs: Quota::new("address handles", limits.max_ah),
             ah_table: Arc::default(),
-            targets: Arc::default(),
+            targets: Arc::new(Targets::new(rng.next_u64())),
             hand_off: Arc::new(HandOff::new(config.stand_back_ns)),
             config,
             fork,
@@ -270,7 +271,7 @@ impl Engine {
     pub(crate) fn get_hw_stats(&self) -> HwStats {
         match self.lane.get().filter(|_| self.check_fork().is_ok()) {
             Some(lane) => lane.lock().stats(),
-            None => HwStats::alloc_hw_port_stats(),
+            None => HwStats::alloc_hw_port_stats(self.config.profile),
         }
     }
 }

@@ -15,7 +15,7 @@ use irdma_transport::{EventKind, EventSource};
 use super::handoff::{HandOff, Memory, Turn};
 use super::lane::{Lane, NEVER};
 use super::targets::Targets;
-use crate::port::{PORT, PortAttr};
+use crate::port::PortAttr;
 
 /// The running thread.
 #[derive(Debug)]
@@ -183,15 +183,18 @@ impl Interfaces {
     fn follow(&mut self) {
         let Some(watch) = &mut self.watch else { return };
         while let Ok(Some(_)) = watch.next_change() {}
-        let mut ports: HashMap<String, PortAttr> = HashMap::new();
+        let mut ports: HashMap<String, Option<PortAttr>> = HashMap::new();
         for context in self.targets.contexts() {
             let name = context.device.name();
             let known = ports.get(name).copied();
-            let Some(attr) = known.or_else(|| context.device.query_port(PORT).ok()) else {
+            let Some(attr) = known.or_else(|| context.device.find_port().ok()) else {
                 continue;
             };
             ports.insert(name.into(), attr);
-            context.follow(attr.state);
+            match attr {
+                Some(attr) => context.follow(attr.state),
+                None => context.device_removed(),
+            }
         }
     }
 }

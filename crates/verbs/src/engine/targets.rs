@@ -9,10 +9,15 @@ use irdma_wire::Qpn;
 use crate::channel::Target;
 use crate::context::ContextInner;
 use crate::handles::{CqInner, QpInner, SrqInner};
+use crate::page::Page;
 
 /// The objects of a process by the numbers that the transport knows them by.
-#[derive(Debug, Default)]
-pub(crate) struct Targets(Mutex<Tables>);
+#[derive(Debug)]
+pub(crate) struct Targets {
+    tables: Mutex<Tables>,
+    /// What the program watches without a call.
+    pub(crate) page: Arc<Page>,
+}
 
 #[derive(Debug, Default)]
 struct Tables {
@@ -23,6 +28,10 @@ struct Tables {
 }
 
 impl Targets {
+    pub(crate) fn new(random: u64) -> Self {
+        Targets { tables: Mutex::default(), page: Arc::new(Page::new(random)) }
+    }
+
     pub(crate) fn add_context(&self, context: &Arc<ContextInner>) {
         let mut tables = self.lock();
         tables.contexts.retain(|context| context.strong_count() > 0);
@@ -112,6 +121,6 @@ impl Targets {
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -116,6 +116,7 @@ impl Pd {
     fn checked_av(&self, attr: &AhAttr) -> Result<(Arc<transport::Pd>, AddressVector)> {
         let context = &self.0.context;
         let pd = self.0.transport()?;
+        context.device.mode().check_roce("address handles")?;
         let av = context.resolve(attr)?;
         context.engine.open_address(&context.device, av.src())?;
         Ok((pd, av))

@@ -86,7 +86,7 @@ impl Cq {
     }
 
     /// Moves waiting completions, oldest first, into `out`; returns how many. An empty queue
-    /// has the calling thread run the protocol first.
+    /// has the calling thread run the protocol first; EIO if the device is gone.
     #[inline]
     pub fn poll_cq(&self, out: &mut [Wc]) -> Result<usize> {
         let most = out.len();
@@ -172,6 +172,9 @@ impl CqInner {
         if count == 0 && most > 0 {
             engine.progress();
             count = self.cq.poll_each(most, take);
+            if count == 0 {
+                self.context.check_device()?;
+            }
             if count == 0 && self.armed.load(Ordering::Relaxed) {
                 return Ok(0);
             }
@@ -181,7 +184,7 @@ impl CqInner {
     }
 
     fn resize(&self, cqe: u32) -> Result<()> {
-        self.context.engine.check_fork()?;
+        self.context.check_device()?;
         self.life.check(Self::WHAT)?;
         check_cqe(&self.context, cqe)?;
         self.cq.resize_cq(cqe as usize)
@@ -201,7 +204,7 @@ impl CqInner {
     }
 
     fn req_notify_cq(&self, arm: Arm) -> Result<()> {
-        self.context.engine.check_fork()?;
+        self.context.check_device()?;
         self.cq.req_notify_cq(arm);
         if self.channel.is_some() {
             self.armed.store(true, Ordering::Relaxed);
@@ -230,6 +233,7 @@ impl CqInner {
             channel.queue.purge(|cq| std::ptr::eq(cq.as_ptr(), self));
         }
         self.context.events.purge(|event| event.is_about(self));
+        self.cq.cq_free_rsrc();
         self.unacked_comp.wait();
         self.unacked_async.wait();
         Ok(())

@@ -12,6 +12,7 @@ use crate::channel::Refused;
 use crate::context::ContextInner;
 use crate::life::{Alive, Life, Use};
 use crate::log::Logged;
+use crate::profile::Features;
 
 /// What copies to and from device memory are aligned to, in bytes.
 const ALIGNMENT: u64 = 4;
@@ -78,6 +79,7 @@ impl Alive for DmInner {
 
 impl Dm {
     pub(crate) fn alloc_dm(context: &Arc<ContextInner>, attr: DmAttr) -> Result<Dm> {
+        context.device.profile().check(Features::DEVICE_MEMORY)?;
         let DmAttr { length, log_align_req } = attr;
         if length == 0 || log_align_req > MAX_LOG_ALIGN {
             return Err(VerbsError::invalid(format!(

@@ -25,7 +25,7 @@ pub(crate) struct MrInner {
     key: u32,
     context: Arc<ContextInner>,
     state: Mutex<State>,
-    _backing: Backing,
+    backing: Backing,
 }
 
 #[derive(Debug)]
@@ -99,7 +99,8 @@ impl Pd {
         if on_demand && (addr, len, iova) == (0, u64::MAX, 0) {
             return self.reg_implicit_mr(access).logged("reg_user_mr");
         }
-        check_mapped(addr as u64, len, access)
+        check_limits(&self.0.context, len, access)
+            .and_then(|()| check_mapped(addr as u64, len, access))
             .and_then(|()| {
                 // SAFETY: our caller makes the same promise.
                 self.register(len, access, |mem, pd| unsafe {
@@ -111,6 +112,20 @@ impl Pd {
 
     fn reg_implicit_mr(&self, access: Access) -> Result<Mr> {
         self.register(0, access, |mem, pd| mem.reg_implicit_mr(pd, access))
+    }
+
+    /// A key for all memory of the process, for the owner's own lists only. An access to what is
+    /// not mapped, or not writable, is a protection error.
+    ///
+    /// EINVAL for remote rights: the peer would reach everything.
+    pub fn get_dma_mr(&self, access: Access) -> Result<Mr> {
+        let allowed = match Access::LOCAL_WRITE.contains(access) {
+            true => Ok(()),
+            false => Err(VerbsError::invalid(format!(
+                "a key for all memory with {access:?}: only LOCAL_WRITE can be had"
+            ))),
+        };
+        allowed.and_then(|()| self.reg_implicit_mr(access | Access::ON_DEMAND)).logged("get_dma_mr")
     }
 
     /// Registers a part of a buffer, named by its own addresses.
@@ -159,7 +174,7 @@ impl Pd {
             key: info.lkey,
             context: Arc::clone(context),
             state: Mutex::new(State { info, registered: true, _pd: pd }),
-            _backing: backing,
+            backing,
         });
         context.add_mr(&inner);
         Ok(Mr { inner })
@@ -234,8 +249,9 @@ impl Mr {
     /// Changes place, protection domain or access, under the same key (`ibv_rereg_mr(3)`).
     /// Requests that are being executed meanwhile find the old or the new registration.
     ///
-    /// Errors as [`Pd::reg_user_mr`], EINVAL also for a domain of another context and for a null,
-    /// device memory or implicit region, EBUSY while windows are bound. Nothing has changed then.
+    /// Errors as [`Pd::reg_user_mr`], EINVAL also for a domain of another context and for a null
+    /// or implicit region, EOPNOTSUPP for one of device memory or of a file, EBUSY while windows
+    /// are bound. Nothing has changed then.
     ///
     /// # Safety
     /// As [`Pd::reg_user_mr`], for the region as it is afterwards.
@@ -264,9 +280,14 @@ impl MrInner {
     /// As [`Mr::rereg_user_mr`].
     unsafe fn rereg(&self, change: &MrChange<'_>) -> Result<()> {
         let context = &self.context;
-        context.engine.check_fork()?;
+        context.check_device()?;
         let mut state = self.lock();
         check_registered(&state)?;
+        if !matches!(self.backing, Backing::Program) {
+            return Err(VerbsError::unsupported(
+                "the region is of device memory or of a file: deregister it, and register anew",
+            ));
+        }
         let access = change.access.unwrap_or(state.info.access);
         let Translation { addr, len, .. } = change.translation.unwrap_or(Translation {
             addr: state.info.addr,
@@ -300,6 +321,9 @@ impl MrInner {
         let context = &self.context;
         context.engine.check_fork()?;
         let mut state = self.lock();
+        if !state.registered && context.is_removed() {
+            return Ok(());
+        }
         check_registered(&state)?;
         how(&context.engine.mem, self.key).map_err(verbs_error)?;
         state.registered = false;

@@ -11,6 +11,7 @@ use super::{Mr, Pd, PdInner, PostSend, Qp};
 use crate::context::ContextInner;
 use crate::life::Use;
 use crate::log::Logged;
+use crate::profile::Features;
 
 /// A memory window; dropping it unbinds it.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ pub struct MwBindInfo<'a> {
 
 impl Pd {
     /// Makes a memory window that is bound to nothing (`ibv_alloc_mw(3)`). ENOMEM when keys are
-    /// exhausted.
+    /// exhausted, EOPNOTSUPP where the profile has none.
     pub fn alloc_mw(&self, mw_type: MwType) -> Result<Mw> {
         self.try_alloc_mw(mw_type).logged("alloc_mw")
     }
@@ -52,6 +53,7 @@ impl Pd {
     fn try_alloc_mw(&self, mw_type: MwType) -> Result<Mw> {
         let context = &self.0.context;
         context.check()?;
+        context.device.profile().check(Features::WINDOWS)?;
         let pd = Use::of(&self.0)?;
         let rkey = context.engine.mem.alloc_mw(pd.id, mw_type).map_err(verbs_error)?;
         let inner = Arc::new(MwInner {

@@ -3,26 +3,28 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use irdma_mem::Access;
 use irdma_transport as transport;
 use irdma_transport::{
-    AttrMask, QpAttr, QpCap, QpState, QpType, RecvWr, Result, SendWr, VerbsError,
+    AttrMask, QpAttr, QpCap, QpState, QpType, RecvWr, Result, SendOp, SendWr, VerbsError,
 };
 use irdma_wire::{Gid, Qpn};
 
-use super::{AhAttr, Cq, CqInner, Pd, PdInner, Srq, SrqInner, XrcdInner};
+use super::{AhAttr, Cq, CqInner, Pd, PdInner, QueueMrInner, Srq, SrqInner, XrcdInner};
 use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
 use crate::engine::{Engine, Lane, LaneGuard};
 use crate::life::{Alive, Life, Unacked, Use};
-use crate::limits::Limits;
 use crate::log::Logged;
 use crate::port::PORT;
+use crate::profile::{Features, Profile, at_most};
 
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
     pub(crate) inner: Arc<QpInner>,
     _uses: Uses,
+    _queue_memory: Option<Use<QueueMrInner>>,
     /// This handle counts no longer.
     released: bool,
 }
@@ -84,8 +86,10 @@ impl Alive for QpInner {
 }
 
 impl Pd {
-    /// Makes a queue pair in RESET. EINVAL for sizes above the limits or objects of another
-    /// context, ENOMEM at the device's limit.
+    /// Makes a queue pair in RESET; profiles of hardware grant larger queues than were asked.
+    ///
+    /// EOPNOTSUPP for a flag or service that the profile does not offer, EINVAL for sizes above the
+    /// limits or objects of another context, EOVERFLOW at the device's limit.
     pub fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Qp> {
         self.try_create_qp(attr).logged("create_qp")
     }
@@ -93,8 +97,8 @@ impl Pd {
     fn try_create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Qp> {
         let context = &self.0.context;
         let pd = self.0.transport()?;
-        let cap = check_service(attr)?;
-        check_cap(&cap, attr.srq.is_some(), context.device.limits())?;
+        let cap = check_shape(context.device.profile(), attr)?;
+        context.device.mode().check_roce("queue pairs yet")?;
         check_context(context, &attr.send_cq.inner.context, "send_cq")?;
         check_context(context, &attr.recv_cq.inner.context, "recv_cq")?;
         if let Some(srq) = attr.srq {
@@ -116,6 +120,17 @@ impl Pd {
         let uses = Uses::Own { _pd: Use::of(&self.0)?, _cqs: cqs, _srq: srq };
         Qp::new(context, init, uses)
     }
+}
+
+/// Flags, then sizes, then the service, as the driver does; returns the granted sizes.
+fn check_shape(profile: Profile, attr: &QpInitAttr<'_>) -> Result<QpCap> {
+    if attr.block_self_mcast {
+        profile.check(Features::CREATE_FLAGS)?;
+    }
+    let cap = check_service(attr)?;
+    profile.check_cap(&cap, attr.srq.is_some())?;
+    profile.check_service(attr.qp_type)?;
+    profile.setup_kmode_qp(&cap, attr.srq.is_some())
 }
 
 /// What only receives needs for its sizes is nothing to a queue pair that has no receive side.
@@ -143,23 +158,6 @@ pub(super) fn check_context(
     Ok(())
 }
 
-fn check_cap(cap: &QpCap, has_srq: bool, limits: &Limits) -> Result<()> {
-    let checks = [
-        ("max_send_wr", cap.max_send_wr, limits.max_qp_wr),
-        ("max_send_sge", cap.max_send_sge, limits.max_send_sge),
-        ("max_inline_data", cap.max_inline_data, limits.max_inline_data),
-        ("max_recv_wr", cap.max_recv_wr, limits.max_qp_wr),
-        ("max_recv_sge", cap.max_recv_sge, limits.max_recv_sge),
-    ];
-    let own = if has_srq { &checks[..3] } else { &checks[..] };
-    match own.iter().find(|(_, asked, max)| asked > max) {
-        Some((what, asked, max)) => {
-            Err(VerbsError::invalid(format!("{what} {asked}: the device has at most {max}")))
-        }
-        None => Ok(()),
-    }
-}
-
 impl Qp {
     pub(super) fn new(
         context: &Arc<ContextInner>,
@@ -183,14 +181,30 @@ impl Qp {
         });
         context.engine.targets.add_qp(&inner);
         context.add_qp(&inner);
-        Ok(Qp { inner, _uses: uses, released: false })
+        Ok(Qp { inner, _uses: uses, _queue_memory: None, released: false })
     }
 
     /// One more handle of a queue pair; `None` if it has ended.
     pub(super) fn another(inner: &Arc<QpInner>, uses: Uses) -> Option<Qp> {
         let one_more = |handles| (handles > 0).then_some(handles + 1);
         inner.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
-        Some(Qp { inner: Arc::clone(inner), _uses: uses, released: false })
+        Some(Qp { inner: Arc::clone(inner), _uses: uses, _queue_memory: None, released: false })
+    }
+
+    /// Keeps the queue memory from being deregistered as long as the queue pair lives.
+    pub(super) fn hold_queue_memory(&mut self, memory: Use<QueueMrInner>) {
+        self._queue_memory = Some(memory);
+    }
+
+    /// Gives the queue pair a page for inline data of up to [`crate::PUSH_PAGE_LEN`] bytes: a send
+    /// request that finds the queue empty uses it, and posting it allocates nothing.
+    ///
+    /// Nothing else changes, and nothing fails: other requests go as without. Counted as `pushed`
+    /// in [`crate::Context::get_hw_stats`].
+    pub fn alloc_push_page(&self) {
+        if self.inner.check().is_ok() {
+            self.inner.lane.lock().endpoint.alloc_push_page(self.inner.qpn);
+        }
     }
 
     /// The queue pair number.
@@ -208,7 +222,7 @@ impl Qp {
     /// EINVAL for what the transition table or the device does not allow; nothing has changed
     /// then. EADDRINUSE where another user or the kernel's own driver holds the address.
     pub fn modify_qp(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        self.inner.modify(attr, mask).logged("modify_qp")
+        self.inner.modify_qp_roce(attr, mask).logged("modify_qp")
     }
 
     /// Attributes and sizes as they are now.
@@ -240,7 +254,8 @@ impl Qp {
     pub fn start_post(&self) -> Result<PostSend<'_>> {
         self.inner.check().logged("post")?;
         let engine = &self.inner.context.engine;
-        Ok(PostSend { qpn: self.inner.qpn, lane: self.inner.lane.lock(), _noted: Noted(engine) })
+        let qp = &*self.inner;
+        Ok(PostSend { qpn: qp.qpn, qp, lane: qp.lane.lock(), _noted: Noted(engine) })
     }
 
     /// Joins a multicast group. EINVAL unless the service is UD and `gid` a group, ENOMEM when
@@ -296,6 +311,7 @@ impl Drop for Qp {
 /// Requests posted together; dropping it sends them.
 pub struct PostSend<'a> {
     qpn: Qpn,
+    qp: &'a QpInner,
     lane: LaneGuard<'a>,
     /// Dropped after the lane was given back.
     _noted: Noted<'a>,
@@ -315,6 +331,7 @@ impl PostSend<'_> {
     /// See [`Qp::post_send`].
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
+        self.qp.check_offered(&wr.op).logged("post_send")?;
         let now = self.lane.now();
         self.lane.endpoint.post_send(now, self.qpn, wr).logged("post_send")
     }
@@ -323,6 +340,7 @@ impl PostSend<'_> {
     /// Posts nothing: a program that wants all of a list or none of it asks for each first.
     #[inline]
     pub fn check_post_send(&mut self, wr: &SendWr<'_>, ahead: usize) -> Result<()> {
+        self.qp.check_offered(&wr.op).logged("post_send")?;
         self.lane.endpoint.check_post_send(self.qpn, wr, ahead).logged("post_send")
     }
 
@@ -344,15 +362,36 @@ impl PostSend<'_> {
 impl QpInner {
     #[inline]
     fn check(&self) -> Result<()> {
-        self.context.engine.check_fork()?;
+        self.context.check_device()?;
         self.life.check(Self::WHAT)
     }
 
-    fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+    /// EINVAL for an operation that the profile does not have (seed row 57).
+    #[inline]
+    fn check_offered(&self, op: &SendOp) -> Result<()> {
+        let needed = match op {
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Features::ATOMICS,
+            SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => Features::PERSISTENCE,
+            SendOp::BindMw(_) => Features::WINDOWS,
+            _ => return Ok(()),
+        };
+        let profile = self.context.device.profile();
+        if !profile.features().contains(needed) {
+            return Err(VerbsError::invalid(format!("{op:?}: profile {profile} does not have it")));
+        }
+        Ok(())
+    }
+
+    /// The RoCE rules: the transition table, and what the device has to say before it.
+    fn modify_qp_roce(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         self.check()?;
         let context = &self.context;
         let mut attr = *attr;
         self.check_values(&attr, mask)?;
+        if !context.device.profile().features().contains(Features::ATOMICS) {
+            // As the driver: the flag is taken and gives no right.
+            attr.access -= Access::REMOTE_ATOMIC;
+        }
         if mask.contains(AttrMask::AV) {
             attr.av = context.resolve(&ah_attr(&attr, mask))?;
             context.engine.open_address(&context.device, attr.av.src())?;
@@ -365,7 +404,11 @@ impl QpInner {
         }
         let mut lane = self.lane.lock();
         let now = lane.now();
-        lane.endpoint.modify_qp(now, self.qpn, &attr, mask)
+        lane.endpoint.modify_qp(now, self.qpn, &attr, mask)?;
+        if mask.contains(AttrMask::STATE) && attr.state == QpState::Rts && context.device.pushes() {
+            lane.endpoint.alloc_push_page(self.qpn);
+        }
+        Ok(())
     }
 
     /// What the device, rather than the transition table, has to say.
@@ -373,10 +416,12 @@ impl QpInner {
         let context = &self.context;
         let limits = context.device.limits();
         if mask.contains(AttrMask::MAX_QP_RD_ATOMIC) {
-            check_rd_atomic("max_rd_atomic", attr.max_rd_atomic, limits.max_qp_init_rd_atom)?;
+            let most = limits.max_qp_init_rd_atom;
+            at_most("max_rd_atomic", attr.max_rd_atomic.into(), most.into())?;
         }
         if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
-            check_rd_atomic("max_dest_rd_atomic", attr.max_dest_rd_atomic, limits.max_qp_rd_atom)?;
+            let most = limits.max_qp_rd_atom;
+            at_most("max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), most.into())?;
         }
         if mask.contains(AttrMask::PATH_MTU) {
             let active = context.device.query_port(PORT)?.active_mtu;
@@ -390,6 +435,10 @@ impl QpInner {
             }
         }
         Ok(())
+    }
+
+    pub(super) fn set_rings(&self, rings: transport::Rings) -> Result<()> {
+        self.lane.lock().endpoint.set_rings(self.qpn, rings)
     }
 
     fn attach(&self, gid: &Gid, lid: u16) -> Result<()> {
@@ -428,7 +477,8 @@ impl QpInner {
     }
 
     fn destroy(&self) -> Result<()> {
-        self.check()?;
+        self.context.engine.check_fork()?;
+        self.life.check(Self::WHAT)?;
         self.lane.lock().endpoint.destroy_qp(self.qpn)?;
         self.gone.store(true, Ordering::Release);
         self.life.cut();
@@ -443,16 +493,28 @@ impl QpInner {
         if self.context.engine.check_fork().is_err() || self.gone.swap(true, Ordering::AcqRel) {
             return;
         }
-        let ifindex = self.context.device.netdev_index();
         let mut lane = self.lane.lock();
-        let groups = std::mem::take(&mut *self.groups());
-        for (gid, lid) in groups {
-            // Only fails for what is detached already.
-            let _ = lane.endpoint.detach_mcast(self.qpn, &gid, lid, ifindex);
-        }
+        self.leave_groups(&mut lane);
         let _ = lane.endpoint.destroy_qp(self.qpn);
         drop(lane);
         self.forget();
+    }
+
+    /// The device is gone: what was posted is flushed, the queue pair is left to be destroyed.
+    pub(crate) fn flush(&self) {
+        let mut lane = self.lane.lock();
+        self.leave_groups(&mut lane);
+        let (now, attr) = (lane.now(), QpAttr { state: QpState::Err, ..QpAttr::default() });
+        // A queue pair that never left RESET has nothing on its way, and stays there.
+        let _ = lane.endpoint.modify_qp(now, self.qpn, &attr, AttrMask::STATE);
+    }
+
+    fn leave_groups(&self, lane: &mut LaneGuard<'_>) {
+        let ifindex = self.context.device.netdev_index();
+        for (gid, lid) in std::mem::take(&mut *self.groups()) {
+            // Only fails for what is detached already.
+            let _ = lane.endpoint.detach_mcast(self.qpn, &gid, lid, ifindex);
+        }
     }
 
     /// Takes the queue pair out of the tables that name it, and its waiting events with it.
@@ -476,13 +538,6 @@ impl Subject for QpInner {
     fn is_alive(&self) -> bool {
         self.life.is_alive()
     }
-}
-
-fn check_rd_atomic(what: &str, asked: u8, max: u8) -> Result<()> {
-    if asked > max {
-        return Err(VerbsError::invalid(format!("{what} {asked}: the device has at most {max}")));
-    }
-    Ok(())
 }
 
 fn ah_attr(attr: &QpAttr, mask: AttrMask) -> AhAttr {

@@ -13,6 +13,7 @@ use crate::context::ContextInner;
 use crate::life::{Alive, Life, Unacked, Use};
 use crate::limits::Place;
 use crate::log::Logged;
+use crate::profile::{Features, at_most};
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -42,9 +43,10 @@ impl Alive for SrqInner {
 }
 
 impl Pd {
-    /// Makes a shared receive queue; `attr.srq_limit` is ignored.
+    /// Makes a shared receive queue; `attr.srq_limit` is ignored. Profiles of hardware grant more
+    /// than was asked, see [`Srq::query_srq`].
     ///
-    /// EINVAL for sizes of 0 or above the limits.
+    /// EOPNOTSUPP where the profile has none, EINVAL for sizes of 0 or above the limits.
     pub fn create_srq(&self, attr: SrqAttr) -> Result<Srq> {
         self.try_create_srq(attr, None).logged("create_srq")
     }
@@ -52,9 +54,10 @@ impl Pd {
     pub(super) fn try_create_srq(&self, attr: SrqAttr, xrc: Option<XrcUses>) -> Result<Srq> {
         let context = &self.0.context;
         let transport_pd = self.0.transport()?;
-        let limits = context.device.limits();
-        check_max("max_wr", attr.max_wr, limits.max_srq_wr)?;
-        check_max("max_sge", attr.max_sge, limits.max_srq_sge)?;
+        let profile = context.device.profile();
+        context.device.mode().check_roce("shared receive queues")?;
+        profile.check(Features::SRQ)?;
+        let attr = profile.size_srq(&attr)?;
         let pd = Use::of(&self.0)?;
         let place = context.engine.srqs.take()?;
         let token = context.engine.next_token();
@@ -81,13 +84,6 @@ impl Pd {
     }
 }
 
-fn check_max(what: &str, asked: u32, max: u32) -> Result<()> {
-    if asked > max {
-        return Err(VerbsError::invalid(format!("{what} {asked}: the device has at most {max}")));
-    }
-    Ok(())
-}
-
 impl Srq {
     /// Sizes and the armed limit.
     pub fn query_srq(&self) -> Result<SrqAttr> {
@@ -95,9 +91,10 @@ impl Srq {
         Ok(self.inner.srq.query_srq())
     }
 
-    /// Arms the low-water mark: one event when fewer requests wait. EINVAL above the size.
+    /// Arms the low-water mark: one event when fewer requests wait. EINVAL above the size; profiles
+    /// of hardware cut it to 4095.
     pub fn modify_srq(&self, srq_limit: u32) -> Result<()> {
-        self.inner.check().and_then(|()| self.inner.srq.modify_srq(srq_limit)).logged("modify_srq")
+        self.inner.modify(srq_limit).logged("modify_srq")
     }
 
     /// Adds a receive request. EINVAL with too many elements, ENOMEM when full.
@@ -135,14 +132,21 @@ impl Srq {
 
 impl SrqInner {
     fn check(&self) -> Result<()> {
-        self.context.engine.check_fork()?;
+        self.context.check_device()?;
         self.life.check(Self::WHAT)
+    }
+
+    fn modify(&self, srq_limit: u32) -> Result<()> {
+        self.check()?;
+        let max_wr = self.srq.query_srq().max_wr;
+        at_most("srq_limit", srq_limit, max_wr)?;
+        self.srq.modify_srq(self.context.device.profile().srq_limit(srq_limit))
     }
 
     fn destroy(&self) -> Result<()> {
         self.context.engine.check_fork()?;
         self.life.end(Self::WHAT)?;
-        self.unreach();
+        self.srq_free_rsrc();
         self.context.events.purge(|event| event.is_about(self));
         self.unacked.wait();
         Ok(())
@@ -151,11 +155,12 @@ impl SrqInner {
 
 impl SrqInner {
     /// No event and no request finds the queue afterwards.
-    fn unreach(&self) {
+    fn srq_free_rsrc(&self) {
         self.context.engine.targets.remove_srq(self.srq.token());
         if let Some(uses) = &self.xrc {
             uses.remove(self.srq.number());
         }
+        self.srq.srq_free_rsrc();
     }
 }
 
@@ -176,7 +181,7 @@ impl Subject for SrqInner {
 impl Drop for SrqInner {
     fn drop(&mut self) {
         if self.context.engine.check_fork().is_ok() {
-            self.unreach();
+            self.srq_free_rsrc();
         }
     }
 }

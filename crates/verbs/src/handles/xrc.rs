@@ -17,6 +17,7 @@ use crate::channel::Refused;
 use crate::context::ContextInner;
 use crate::life::{Alive, Life, Use};
 use crate::log::Logged;
+use crate::profile::Features;
 
 bitflags! {
     /// How a domain is opened, with the values of `open(2)`.
@@ -63,6 +64,7 @@ impl Xrcd {
         file: Option<BorrowedFd<'_>>,
         flags: XrcdFlags,
     ) -> Result<Xrcd> {
+        context.device.profile().check(Features::XRC)?;
         let file = file.map(fstat).transpose().map_err(|errno| {
             VerbsError::invalid(format!("the file that names the XRC domain: {errno}"))
         })?;

@@ -55,6 +55,12 @@ pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
 
+/// [`CAP`] as far as the profile goes.
+pub fn cap_on(device: &Device) -> QpCap {
+    let most = device.query_device().limits.max_inline_data;
+    QpCap { max_inline_data: CAP.max_inline_data.min(most), ..CAP }
+}
+
 pub const QKEY: u32 = 0x1111_1111;
 
 impl Node {
@@ -71,7 +77,7 @@ impl Node {
             send_cq: &cq,
             recv_cq: &cq,
             srq: None,
-            cap: CAP,
+            cap: cap_on(device),
             sq_sig_all: false,
             block_self_mcast: false,
         };
