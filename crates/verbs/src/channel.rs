@@ -82,8 +82,8 @@ impl<E> EventQueue<E> {
     }
 
     /// Takes the oldest event, waiting for one as the descriptor's own mode says: EAGAIN with
-    /// `O_NONBLOCK`, EINTR as `read(2)`, EIO once the device is gone. A waiting caller runs the protocol meanwhile; `None` when
-    /// it has done so for `patience`.
+    /// `O_NONBLOCK`, EINTR as `read(2)`, EIO once the device is gone. A waiting caller runs the
+    /// protocol meanwhile; `None` when it has done so for `patience`.
     pub(crate) fn get<T>(
         &self,
         engine: &Engine,
