@@ -121,8 +121,24 @@ fn registrations() {
     need!([Need::Root], tools(TOOLS));
     run(
         Family::V4,
-        &["ib_send_bw -n 200 --mr_per_qp -q 4", "ib_write_bw -n 200 --disable_pcie_relaxed"],
+        &[
+            "ib_send_bw -n 200 --mr_per_qp -q 4",
+            "ib_write_bw -n 200 --disable_pcie_relaxed",
+            "ib_send_bw -n 200 --odp",
+            "ib_write_bw -n 200 --odp",
+            "ib_write_lat -n 200 --odp",
+            "ib_read_bw -n 200 --odp",
+        ],
     );
+}
+
+#[test]
+fn extended_connections() {
+    need!([Need::Root], tools(TOOLS));
+    for tool in TOOLS {
+        run(Family::V4, &[&format!("{tool} -c XRC -n 200")]);
+    }
+    run(Family::V4, &["ib_send_bw -c XRC -n 200 -q 4", "ib_send_bw -c XRC -n 200 -b"]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::srq::Srq;
 use crate::types::{
     ibv_context_ops, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc,
 };
-use crate::work::{Inline, completion, recv_wr, send_wr};
+use crate::work::{Inline, process_cqe, recv_wr, send_wr};
 
 /// The table of every context. Entries that nothing calls are NULL, as the headers allow.
 pub const TABLE: ibv_context_ops = ibv_context_ops {
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wcs: *mut ibv_wc)
         let mut place = wcs;
         count = cq.handle.poll_each(room, |wc| {
             // SAFETY: the program's array has `room` places, and no more completions come.
-            unsafe { place.write_unaligned(completion(&wc)) }
+            unsafe { place.write_unaligned(process_cqe(&wc)) }
             place = place.wrapping_add(1);
         })?;
         Ok(())

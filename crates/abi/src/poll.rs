@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use crate::boundary::{Errno, FromC, Object, Status, cross, refuse, set_field};
 use crate::cq::{Cq, Polled};
 use crate::types::{ibv_cq_ex, ibv_poll_cq_attr};
-use crate::work::completion;
+use crate::work::process_cqe;
 
 /// `ex` with its functions; those for tag matching stay away.
 pub fn functions(ex: ibv_cq_ex) -> ibv_cq_ex {
@@ -77,7 +77,7 @@ fn step(cq: &Object<Cq>) -> Result<(), Errno> {
     let count = cq.handle.poll_each(1, |wc| {
         set_field!(cq, ex.wr_id, wc.wr_id);
         set_field!(cq, ex.status, wc.status as u32);
-        set_field!(cq, wc, completion(&wc));
+        set_field!(cq, wc, process_cqe(&wc));
         set_field!(cq, timestamp_ns, wc.timestamp_ns);
         if cq.wants_wallclock {
             set_field!(cq, wallclock_ns, cq.handle.wallclock_ns(wc.timestamp_ns));

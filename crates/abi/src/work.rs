@@ -198,9 +198,9 @@ fn packet_kind(network: Network) -> u8 {
     }
 }
 
-/// A completion as programs see it.
+/// A completion as programs see it (seed row 61).
 #[inline]
-pub fn completion(wc: &Wc) -> ibv_wc {
+pub fn process_cqe(wc: &Wc) -> ibv_wc {
     let with_key = wc.flags.contains(irdma::WcFlags::WITH_INV);
     ibv_wc {
         wr_id: wc.wr_id,

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use irdma_mem::{Access, MwBind, MwType, Sge};
 use irdma_transport::{
     Ah, AttrMask, Config, InFlight, Instant, Meta, Placement, QpAttr, QpCap, QpInit, QpState,
-    QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, UdDest, Wc,
+    QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Srq, SrqAttr, UdDest, Wc, Xrcd,
 };
 use irdma_wire::icrc::{Verdict, sign, verify};
 use irdma_wire::{FlowKey, Gid, Qpn, parse, wire_len};
@@ -17,6 +18,8 @@ use crate::node::{Cqs, Memory, Node, PORTS};
 use crate::script::{HERE, THERE, attr};
 
 const GROUP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(239, 1, 2, 3));
+const SERVICES: [QpType; 5] =
+    [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
 /// Actions of one input.
 const MAX_ACTIONS: usize = 256;
 
@@ -96,6 +99,8 @@ struct Machine {
     memory: Memory,
     /// A window of type 2, whose key stays.
     window: u32,
+    xrcd: Arc<Xrcd>,
+    srq: Arc<Srq>,
     slots: Vec<Slot>,
     next_wr_id: u64,
 }
@@ -105,16 +110,30 @@ impl Machine {
         let mut node = Node::new(HERE, Config { max_qp: 16, ..Config::default() });
         let memory = node.memory(8192);
         let window = node.mem.alloc_mw(node.pd.id(), MwType::Two).expect("a fresh table has room");
+        let attr = SrqAttr { max_wr: 64, max_sge: 1, srq_limit: 0 };
+        let cq = node.cqs(64).recv;
+        let srq = Arc::new(Srq::create_xrc_srq(9, node.pd.clone(), attr, cq).expect("created"));
+        let xrcd = Arc::new(Xrcd::default());
+        xrcd.add(&srq);
         let mut machine = Machine {
             node,
             now: Instant::from_millis(1),
             memory,
             window,
+            xrcd,
+            srq,
             slots: Vec::new(),
             next_wr_id: 0,
         };
         for qp_type in [QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud] {
             machine.create(qp_type, 3);
+        }
+        for qp_type in [QpType::XrcRecv, QpType::XrcSend] {
+            machine.create(qp_type, 3);
+        }
+        for wr_id in 0..64 {
+            let sges = [machine.memory.sge(0, 600)];
+            machine.srq.post_srq_recv(&RecvWr { wr_id, sges: &sges }).expect("there is room");
         }
         machine
     }
@@ -128,7 +147,7 @@ impl Machine {
             send_cq: cqs.send.clone(),
             recv_cq: cqs.recv.clone(),
             srq: None,
-            xrcd: None,
+            xrcd: (qp_type == QpType::XrcRecv).then(|| self.xrcd.clone()),
             cap: QpCap {
                 max_send_wr: 8,
                 max_recv_wr: 8,
@@ -181,7 +200,7 @@ impl Machine {
             }
             13 => self.attachment(at, input),
             14 if input.below(4) == 0 => self.destroy(at),
-            14 => self.create([QpType::Rc, QpType::Uc, QpType::Ud][input.below(3)], input.below(4)),
+            14 => self.create(SERVICES[input.below(5)], input.below(4)),
             _ => self.poll(at),
         }
     }
@@ -218,11 +237,16 @@ impl Machine {
         let psn = base.get().wrapping_add_signed(offset / 8) & 0xFF_FFFF;
         let ask = u32::from(bytes[8] & 0x80) << 24;
         bytes[8..12].copy_from_slice(&(psn | ask).to_be_bytes());
-        if how & 32 == 0 && bytes.len() >= 32 {
-            let va = self.memory.addr(usize::from(bytes[19]) * 8);
-            bytes[12..20].copy_from_slice(&va.to_be_bytes());
-            bytes[20..24].copy_from_slice(&self.memory.mr.rkey.to_be_bytes());
-            bytes[24..26].fill(0);
+        let mut at = 12;
+        if bytes[0] >> 5 == 5 && bytes.len() >= 36 {
+            bytes[12..16].copy_from_slice(&self.srq.number().to_be_bytes());
+            at = 16;
+        }
+        if how & 32 == 0 && bytes.len() >= at + 20 {
+            let va = self.memory.addr(usize::from(bytes[at + 7]) * 8);
+            bytes[at..at + 8].copy_from_slice(&va.to_be_bytes());
+            bytes[at + 8..at + 12].copy_from_slice(&self.memory.mr.rkey.to_be_bytes());
+            bytes[at + 12..at + 14].fill(0);
         }
         if how & 64 == 0 && bytes.len() >= 20 && bytes[0] >> 5 == 3 {
             bytes[12..16].copy_from_slice(&crate::script::QKEY.to_be_bytes());

@@ -150,10 +150,14 @@ impl Script {
         self.node.endpoint.query_qp(self.qpn).expect("it exists").0.state
     }
 
+    /// The service of the queue pair.
+    pub fn qp_type(&self) -> QpType {
+        self.node.endpoint.query_qp(self.qpn).expect("it exists").1.qp_type
+    }
+
     /// A request of the peer.
     pub fn request(&self, operation: Operation, position: Position, psn: Psn) -> Pkt {
-        let init = self.node.endpoint.query_qp(self.qpn).expect("it exists").1;
-        let service = match init.qp_type {
+        let service = match self.qp_type() {
             QpType::Uc => Service::Uc,
             QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
             _ => Service::Rc,

@@ -102,6 +102,7 @@ impl Ring {
     }
 
     /// Takes up to `most` completions without locking (seed row 63).
+    #[inline]
     fn __poll_cq(&mut self, most: usize, mut take: impl FnMut(Wc)) -> usize {
         let mut count = 0;
         while count < most
@@ -113,7 +114,7 @@ impl Ring {
         count
     }
 
-    /// Frees the retired rings that are drained; returns how many (seed row 26).
+    /// Frees the oldest retired rings as far as they are drained; returns how many (seed row 26).
     fn process_resize_list(&mut self) -> usize {
         let before = self.retired.len();
         while let Some(drained) = self.retired.iter().position(VecDeque::is_empty) {

@@ -304,7 +304,7 @@ impl Endpoint {
         if self.is_foreign(dest) && !meta.dst.is_multicast() {
             return Disposition::Foreign(dest.slot());
         }
-        self.count_in(meta, bytes.len());
+        self.cx.stats.count_in(meta.dst, bytes.len());
         let flow = FlowKey { src: meta.src, dst: meta.dst, src_port: meta.src_port };
         if verify(&flow, meta.index, bytes) == Verdict::Bad {
             return self.drop_packet(DropReason::Icrc);
@@ -412,7 +412,7 @@ impl Endpoint {
         }
         let segments = batch.count();
         let transmit = batch.finish()?;
-        self.count_out(&transmit, segments);
+        self.cx.stats.count_out(transmit.dst, transmit.len, segments);
         Some(transmit)
     }
 
@@ -505,40 +505,6 @@ impl Endpoint {
     /// Queue pairs that exist.
     pub fn qp_count(&self) -> usize {
         self.qps.len()
-    }
-
-    fn count_in(&mut self, meta: &Meta, bytes: usize) {
-        let (stats, bytes) = (&mut self.cx.stats, bytes as u64);
-        stats.rx_udp += 1;
-        let multicast = u64::from(meta.dst.is_multicast());
-        if meta.dst.is_ipv4() {
-            stats.ip4_in_pkts += 1;
-            stats.ip4_in_octets += bytes + 28;
-            stats.ip4_in_mcast_pkts += multicast;
-            stats.ip4_in_mcast_octets += multicast * (bytes + 28);
-        } else {
-            stats.ip6_in_pkts += 1;
-            stats.ip6_in_octets += bytes + 48;
-            stats.ip6_in_mcast_pkts += multicast;
-            stats.ip6_in_mcast_octets += multicast * (bytes + 48);
-        }
-    }
-
-    fn count_out(&mut self, transmit: &Transmit, segments: usize) {
-        let (stats, segments, bytes) = (&mut self.cx.stats, segments as u64, transmit.len as u64);
-        stats.tx_udp += segments;
-        let multicast = u64::from(transmit.dst.is_multicast());
-        if transmit.dst.is_ipv4() {
-            stats.ip4_out_pkts += segments;
-            stats.ip4_out_octets += bytes + 28 * segments;
-            stats.ip4_out_mcast_pkts += multicast * segments;
-            stats.ip4_out_mcast_octets += multicast * (bytes + 28 * segments);
-        } else {
-            stats.ip6_out_pkts += segments;
-            stats.ip6_out_octets += bytes + 48 * segments;
-            stats.ip6_out_mcast_pkts += multicast * segments;
-            stats.ip6_out_mcast_octets += multicast * (bytes + 48 * segments);
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Counters, with the kernel driver's names and order (seed rows 66 and 67).
 
+use std::net::IpAddr;
+
 use crate::error::DropReason;
 
 macro_rules! counters {
@@ -95,6 +97,42 @@ impl Stats {
         }
         if reason == DropReason::Malformed {
             self.in_proto_errors += 1;
+        }
+    }
+
+    /// A datagram to `dst` with `bytes` of UDP payload arrived.
+    pub(crate) fn count_in(&mut self, dst: IpAddr, bytes: usize) {
+        let bytes = bytes as u64;
+        self.rx_udp += 1;
+        let multicast = u64::from(dst.is_multicast());
+        if dst.is_ipv4() {
+            self.ip4_in_pkts += 1;
+            self.ip4_in_octets += bytes + 28;
+            self.ip4_in_mcast_pkts += multicast;
+            self.ip4_in_mcast_octets += multicast * (bytes + 28);
+        } else {
+            self.ip6_in_pkts += 1;
+            self.ip6_in_octets += bytes + 48;
+            self.ip6_in_mcast_pkts += multicast;
+            self.ip6_in_mcast_octets += multicast * (bytes + 48);
+        }
+    }
+
+    /// `segments` datagrams to `dst` leave, with `bytes` of UDP payload together.
+    pub(crate) fn count_out(&mut self, dst: IpAddr, bytes: usize, segments: usize) {
+        let (segments, bytes) = (segments as u64, bytes as u64);
+        self.tx_udp += segments;
+        let multicast = u64::from(dst.is_multicast());
+        if dst.is_ipv4() {
+            self.ip4_out_pkts += segments;
+            self.ip4_out_octets += bytes + 28 * segments;
+            self.ip4_out_mcast_pkts += multicast * segments;
+            self.ip4_out_mcast_octets += multicast * (bytes + 28 * segments);
+        } else {
+            self.ip6_out_pkts += segments;
+            self.ip6_out_octets += bytes + 48 * segments;
+            self.ip6_out_mcast_pkts += multicast * segments;
+            self.ip6_out_mcast_octets += multicast * (bytes + 48 * segments);
         }
     }
 }

@@ -1,7 +1,9 @@
 //! A peer controls every bit of a packet: whatever arrives is dropped or refused, and counted.
 
+use std::sync::Arc;
+
 use irdma_sim::script::{MTU, Pkt, RQ_PSN, SQ_PSN, Script};
-use irdma_transport::{DropReason, Meta, QpState, Rng};
+use irdma_transport::{DropReason, Meta, QpState, QpType, Rng};
 use irdma_wire::ctl::{self, Control, Kind};
 use irdma_wire::icrc::sign;
 use irdma_wire::{FlowKey, Operation, Position, Qpn, Service, Syndrome};
@@ -35,10 +37,8 @@ fn packets(t: &Script) -> Vec<Pkt> {
     for position in [Position::First, Position::Middle, Position::Last, Position::Only] {
         packets.push(t.read_response(position, SQ_PSN, &[1; MTU]));
     }
-    let flush = t.request(Operation::Flush, Position::Only, RQ_PSN).reth(va, rkey, 4);
-    let feth = irdma_wire::Feth { placement: 1, selectivity: 0 };
-    packets
-        .push(Pkt { headers: irdma_wire::Headers { feth: Some(feth), ..flush.headers }, ..flush });
+    packets.push(t.flush(RQ_PSN, 0, 4));
+    packets.push(t.atomic_write(RQ_PSN, 8, 7));
     packets
 }
 
@@ -112,11 +112,16 @@ fn every_pad_count_of_every_packet_is_survived() {
 
 #[test]
 fn every_opcode_byte_is_survived_by_every_service() {
-    for make in [Script::rc, Script::uc, Script::ud] {
+    let xrc_send = || Script::with(QpType::XrcSend, |_| {}, |_| {});
+    let xrc_recv =
+        || Script::with(QpType::XrcRecv, |init| init.xrcd = Some(Arc::default()), |_| {});
+    for make in [Script::rc, Script::uc, Script::ud, xrc_send, xrc_recv] {
         for opcode in 0..=255 {
             for len in [16, 20, 24, 28, 32, 36, 44, 48, 60, 16 + MTU] {
                 let mut t = make();
-                t.post_recv(9, 0, 4096);
+                if !matches!(t.qp_type(), QpType::XrcSend | QpType::XrcRecv) {
+                    t.post_recv(9, 0, 4096);
+                }
                 let mut bytes = vec![0x11; len];
                 bytes[0] = opcode;
                 bytes[1] = 0x40;

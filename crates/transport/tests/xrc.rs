@@ -194,3 +194,27 @@ fn each_side_does_its_own_part_only() {
     r.t.deliver(&ack);
     assert_eq!(r.t.drops(DropReason::Service), 1);
 }
+
+/// perftest gives both sides all that a reliable connection needs; uverbs leaves out the other
+/// side's part.
+#[test]
+fn each_side_overlooks_what_is_of_the_other() {
+    use irdma_transport::AttrMask as M;
+    use irdma_transport::QpState::{Init, Reset, Rtr, Rts};
+    let mut t = Script::with(QpType::XrcSend, |_| {}, |_| {});
+    for to in [Reset, Init] {
+        t.modify(to).unwrap();
+    }
+    let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    t.modify_with(Rtr, rtr | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER).unwrap();
+    let (attr, _) = t.node.endpoint.query_qp(t.qpn).unwrap();
+    assert_eq!((attr.max_dest_rd_atomic, attr.min_rnr_timer), (0, 0));
+
+    let mut t = Script::with(QpType::XrcRecv, |_| {}, |_| {});
+    for to in [Reset, Init, Rtr] {
+        t.modify(to).unwrap();
+    }
+    let rts = M::TIMEOUT | M::SQ_PSN;
+    t.modify_with(Rts, rts | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC).unwrap();
+    assert_eq!(t.node.endpoint.query_qp(t.qpn).unwrap().0.retry_cnt, 0);
+}

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use common::{ALL, Node, pair};
 use irdma::{
-    Access, Buffer, ErrorKind, Mr, Mw, MwBindInfo, MwType, QpState, QpType, SendFlags, SendOp,
-    WcFlags, WcOpcode, WcStatus,
+    Access, Buffer, ErrorKind, Mr, Mw, MwBindInfo, MwType, Piece, QpState, QpType, SendFlags,
+    SendOp, WcFlags, WcOpcode, WcStatus,
 };
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -103,6 +103,23 @@ fn windows_of_type_2_are_invalidated_from_both_sides() {
 }
 
 #[test]
+fn sends_of_every_size_invalidate() {
+    let (a, b) = pair(QpType::Rc, 1 << 16);
+    let mr = parent(&b);
+    let mw = b.pd.alloc_mw(MwType::Two).unwrap();
+    for (turn, len) in [0, 1, 1023, 1024, 1025, 8193].into_iter().enumerate() {
+        let rkey = bind(&b, &mw, &info(&b, &mr));
+        b.post_recv(turn as u64, 0, len);
+        a.fill(0, len, turn as u8);
+        a.post(1, SendOp::SendInvalidate { rkey }, 0, len);
+        let got = b.complete();
+        assert_eq!((got.byte_len as usize, got.invalidated_rkey), (len, rkey));
+        b.expect_bytes(0, len, turn as u8);
+        a.complete();
+    }
+}
+
+#[test]
 fn a_window_of_type_1_is_unbound_by_length_0() {
     let (a, b) = pair(QpType::Rc, 4096);
     let mr = parent(&b);
@@ -171,6 +188,35 @@ fn scattered_pages_are_written_as_one_region_until_invalidated() {
     assert_eq!((b.complete().invalidated_rkey, a.complete().wr_id), (rkey, 3));
     assert_eq!(write(&a, remote_addr, rkey), WcStatus::RemAccessErr);
     fast.dereg_mr().unwrap();
+}
+
+#[test]
+fn raw_memory_is_mapped_and_registered() {
+    let (a, b) = pair(QpType::Rc, 4096);
+    let pages = Buffer::zeroed(4 * PAGE);
+    let first = pages.addr().next_multiple_of(PAGE as u64);
+    let fast = b.pd.alloc_mr(2).unwrap();
+    let pieces = [(first + 4000, 96), (first + 2 * PAGE as u64, 100), (first, 8)];
+    let pieces = pieces.map(|(addr, len)| Piece { addr, len });
+    // SAFETY: the buffer outlives the region.
+    let mapped = unsafe { fast.map_mr_sg(&pieces, PAGE as u64) };
+    assert_eq!(mapped.unwrap(), 2, "the second piece ends inside a page");
+    let rkey = b.qp.reg_mr(5, SIGNALED, &fast, ALL).unwrap();
+    b.complete();
+    a.fill(0, 64, 6);
+    assert_eq!(write(&a, first + 4000 + 64, rkey), WcStatus::Success);
+    let wanted = common::pattern(64, 6);
+    let at = (first - pages.addr()) as usize;
+    let mut found = [0; 64];
+    pages.read(at + 4064, &mut found[..32]);
+    pages.read(at + 2 * PAGE, &mut found[32..]);
+    assert!(found[..] == wanted[..]);
+    assert_eq!(write(&a, first + 4000 + 196 - 63, rkey), WcStatus::RemAccessErr);
+    fast.dereg_mr().unwrap();
+    let fast = b.pd.alloc_mr(1).unwrap();
+    // SAFETY: refused.
+    let refused = unsafe { fast.map_mr_sg(&pieces[..1], 100) }.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 /// The names under which programs look for the library.
 const NAMES: [&str; 4] = ["libibverbs.so.1", "libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
 
-fn folder_of_names() -> tempfile::TempDir {
+pub fn folder_of_names() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for name in NAMES {
         symlink(crate::library(), folder.path().join(name)).expect("the folder is new");

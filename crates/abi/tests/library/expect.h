@@ -46,10 +46,12 @@ static inline struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq)
 static inline void connect_qp(struct ibv_qp *qp, uint32_t peer)
 {
 	/* Of an extended connection each side has the attributes of its half. */
-	int sends = qp->qp_type == IBV_QPT_XRC_RECV ? 0 : IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-							  IBV_QP_MAX_QP_RD_ATOMIC;
-	int receives = qp->qp_type == IBV_QPT_XRC_SEND ? 0 : IBV_QP_MAX_DEST_RD_ATOMIC |
-							     IBV_QP_MIN_RNR_TIMER;
+	int connected = qp->qp_type == IBV_QPT_RC;
+	int sends = connected || qp->qp_type == IBV_QPT_XRC_SEND
+			    ? IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0;
+	int receives = connected || qp->qp_type == IBV_QPT_XRC_RECV
+			       ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0;
+	int times_out = qp->qp_type == IBV_QPT_UC ? 0 : IBV_QP_TIMEOUT;
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT, .port_num = 1,
 		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
@@ -71,6 +73,6 @@ static inline void connect_qp(struct ibv_qp *qp, uint32_t peer)
 		.qp_state = IBV_QPS_RTS, .sq_psn = 7, .timeout = 14, .retry_cnt = 7,
 		.rnr_retry = 7, .max_rd_atomic = 1,
 	};
-	expect(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN | sends));
+	expect(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | times_out | sends));
 	expect(qp->state == IBV_QPS_RTS);
 }

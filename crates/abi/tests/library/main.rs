@@ -1,5 +1,6 @@
 //! The built library as programs find it: its symbols, and its conduct in rdma-core's place.
 
+mod apis;
 mod drop_in;
 mod page;
 #[path = "../../src/surface.rs"]

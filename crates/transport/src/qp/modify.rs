@@ -82,6 +82,16 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
     Some(Transition { required, optional })
 }
 
+/// The attributes that a queue pair has a use for: programs give each side of an extended
+/// connection what a whole one needs, and uverbs leaves the other side's part out.
+pub(super) fn useful(qp_type: QpType, mask: AttrMask) -> AttrMask {
+    match qp_type {
+        QpType::XrcSend => mask - (M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER),
+        QpType::XrcRecv => mask - (M::MAX_QP_RD_ATOMIC | M::RETRY_CNT | M::RNR_RETRY),
+        QpType::Rc | QpType::Uc | QpType::Ud => mask,
+    }
+}
+
 /// Checks a modify against the table; returns the state it leads to.
 pub(super) fn check(
     qp_type: QpType,

@@ -13,6 +13,7 @@ use crate::roce::{Requester, Responder};
 impl Qp {
     /// Changes attributes and state; a refused call changes nothing.
     pub(crate) fn modify_qp(&mut self, cx: &mut Cx, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        let mask = modify::useful(self.init.qp_type, mask);
         let from = self.attr.state;
         let to = modify::check(self.init.qp_type, from, attr, mask)?;
         let mut next = self.attr;

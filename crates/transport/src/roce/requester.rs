@@ -413,11 +413,12 @@ impl Qp {
     }
 
     /// A FLUSH that got no answer may have gone to `rdma_rxe`, which drops what is not signed in
-    /// its own way: every second retransmission is.
+    /// its own way: every second retransmission is. It has no extended connections.
     fn is_for_rxe(&self, plan: &Plan) -> bool {
         let again = plan.headers.bth.psn.precedes(self.req.sent);
         let turn = self.attr.retry_cnt.wrapping_sub(self.req.retry_left);
-        again && plan.headers.feth.is_some() && turn % 2 == 1
+        let plain = self.init.qp_type == QpType::Rc;
+        again && plain && plan.headers.feth.is_some() && turn % 2 == 1
     }
 
     /// At the end of each message, every quarter window, and where the shared window is filled

@@ -25,7 +25,7 @@ pub(crate) struct MrInner {
     key: u32,
     context: Arc<ContextInner>,
     state: Mutex<State>,
-    _backing: Backing,
+    backing: Backing,
 }
 
 #[derive(Debug)]
@@ -174,7 +174,7 @@ impl Pd {
             key: info.lkey,
             context: Arc::clone(context),
             state: Mutex::new(State { info, registered: true, _pd: pd }),
-            _backing: backing,
+            backing,
         });
         context.add_mr(&inner);
         Ok(Mr { inner })
@@ -249,8 +249,9 @@ impl Mr {
     /// Changes place, protection domain or access, under the same key (`ibv_rereg_mr(3)`).
     /// Requests that are being executed meanwhile find the old or the new registration.
     ///
-    /// Errors as [`Pd::reg_user_mr`], EINVAL also for a domain of another context and for a null,
-    /// device memory or implicit region, EBUSY while windows are bound. Nothing has changed then.
+    /// Errors as [`Pd::reg_user_mr`], EINVAL also for a domain of another context and for a null
+    /// or implicit region, EOPNOTSUPP for one of device memory or of a file, EBUSY while windows
+    /// are bound. Nothing has changed then.
     ///
     /// # Safety
     /// As [`Pd::reg_user_mr`], for the region as it is afterwards.
@@ -282,6 +283,11 @@ impl MrInner {
         context.check_device()?;
         let mut state = self.lock();
         check_registered(&state)?;
+        if !matches!(self.backing, Backing::Program) {
+            return Err(VerbsError::unsupported(
+                "the region is of device memory or of a file: deregister it, and register anew",
+            ));
+        }
         let access = change.access.unwrap_or(state.info.access);
         let Translation { addr, len, .. } = change.translation.unwrap_or(Translation {
             addr: state.info.addr,

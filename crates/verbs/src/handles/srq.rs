@@ -146,7 +146,7 @@ impl SrqInner {
     fn destroy(&self) -> Result<()> {
         self.context.engine.check_fork()?;
         self.life.end(Self::WHAT)?;
-        self.unreach();
+        self.srq_free_rsrc();
         self.context.events.purge(|event| event.is_about(self));
         self.unacked.wait();
         Ok(())
@@ -155,7 +155,7 @@ impl SrqInner {
 
 impl SrqInner {
     /// No event and no request finds the queue afterwards.
-    fn unreach(&self) {
+    fn srq_free_rsrc(&self) {
         self.context.engine.targets.remove_srq(self.srq.token());
         if let Some(uses) = &self.xrc {
             uses.remove(self.srq.number());
@@ -181,7 +181,7 @@ impl Subject for SrqInner {
 impl Drop for SrqInner {
     fn drop(&mut self) {
         if self.context.engine.check_fork().is_ok() {
-            self.unreach();
+            self.srq_free_rsrc();
         }
     }
 }
