@@ -134,6 +134,9 @@ impl MemTable {
             return Err(BindError::InUse(key));
         }
         check_low_byte(key, new_key)?;
+        if access.contains(Access::FLUSH_PERSISTENT) {
+            return Err(BindError::Access { missing: Access::FLUSH_PERSISTENT });
+        }
         check_access(access).map_err(|_| BindError::Access { missing: Access::LOCAL_WRITE })?;
         let mapped = control.fast.get(&self.index(key)).filter(|mapped| mapped.len > 0);
         let mapped = mapped.ok_or(BindError::NothingMapped)?;

@@ -51,5 +51,5 @@ pub use mw::{MwBind, MwType};
 pub use pbl::check_mem_contiguous;
 pub use region::Grant;
 pub use sgl::{Sge, SglError, gather, scatter, total_len};
-pub use slot::Probe;
+pub use slot::{Persist, Probe};
 pub use table::{MemTable, PdId};

@@ -18,7 +18,7 @@ use std::sync::atomic::{
 use crate::fast::{Piece, map_pieces};
 use crate::mr::Rereg;
 use crate::pbl::PageList;
-use crate::slot::{Pin, Shape};
+use crate::slot::{Persist, Pin, Shape};
 use crate::{Access, Buffer, MemError, MemTable, MrInfo, PdId};
 
 /// Memory that is promised to stay mapped.
@@ -189,6 +189,16 @@ impl Grant<'_> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Has every byte of the range written to where it lasts.
+    pub(crate) fn persist(&self, persist: Persist) -> bool {
+        match self.pages.as_deref() {
+            None => persist(self.ptr.addr(), self.len as usize),
+            Some((list, start)) => {
+                list.runs(*start, self.len as usize).all(|(addr, len)| persist(addr, len))
+            }
+        }
     }
 
     /// Copies `data` into the range; whoever sees its last byte sees all of it and all that

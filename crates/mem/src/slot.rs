@@ -38,6 +38,9 @@ bitflags! {
 /// Asks whether `len` bytes at an address can be read, or written, without a fault.
 pub type Probe = fn(addr: usize, len: usize, write: bool) -> bool;
 
+/// Writes `len` bytes at an address to where they outlive a loss of power; false if it fails.
+pub type Persist = fn(addr: usize, len: usize) -> bool;
+
 /// Where the bytes of a key are.
 #[derive(Clone, Debug)]
 pub(crate) enum Memory {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::fast::FastPages;
 use crate::region::Grant;
-use crate::slot::{Entry, Probe, Slot};
+use crate::slot::{Entry, Persist, Probe, Slot};
 use crate::stag::{MAX_KEYS, StagLayout, Stags};
 use crate::{Access, Buffer, GrantError, MemError};
 
@@ -22,6 +22,7 @@ pub struct MemTable {
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
     control: Mutex<Control>,
     probe: OnceLock<Probe>,
+    persist: OnceLock<Persist>,
 }
 
 /// What registration, binding and their ends change, all by index; grants never look here.
@@ -97,6 +98,7 @@ impl MemTable {
                 by_qp: BTreeSet::new(),
             }),
             probe: OnceLock::new(),
+            persist: OnceLock::new(),
         }
     }
 
@@ -104,6 +106,28 @@ impl MemTable {
     /// can be accessed.
     pub fn set_probe(&self, probe: Probe) {
         self.probe.get_or_init(|| probe);
+    }
+
+    /// Says how to make bytes persistent, once; without it nothing can be.
+    pub fn set_persist(&self, persist: Persist) {
+        self.persist.get_or_init(|| persist);
+    }
+
+    /// Makes a range of a region persistent, or the whole region where there is none, for a FLUSH
+    /// that the peer sent to queue pair `qpn` of `pd`; false if the bytes cannot be written.
+    ///
+    /// # Errors
+    /// See [`GrantError`]; the region needs [`Access::FLUSH_PERSISTENT`].
+    pub fn persist(
+        &self,
+        key: u32,
+        range: Option<(u64, u64)>,
+        who: (PdId, u32),
+    ) -> Result<bool, GrantError> {
+        let whole = || self.query(key).map(|info| (info.iova, info.len));
+        let range = range.or_else(whole).ok_or(GrantError::UnknownKey)?;
+        let grant = self.grant_to_peer(key, range, Access::FLUSH_PERSISTENT, who)?;
+        Ok(self.persist.get().is_some_and(|persist| grant.persist(*persist)))
     }
 
     /// Regions and windows that exist now.

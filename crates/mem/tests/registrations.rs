@@ -1,7 +1,7 @@
 //! Regions beyond the plain ones: scattered pages, on-demand, null, re-registered.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use irdma_mem::{
     Access, BindError, Buffer, GrantError, InvalidateError, MAX_FAST_REG_PAGES, MemError, MemTable,
@@ -169,6 +169,8 @@ fn a_fast_registration_that_may_not_be_is_refused() {
     assert_eq!(reg(s.key, other, ALL, PD), Err(BindError::Key { old: s.key, new: other }));
     let missing = Err(BindError::Access { missing: Access::LOCAL_WRITE });
     assert_eq!(reg(s.key, s.key, Access::REMOTE_WRITE, PD), missing);
+    let missing = Err(BindError::Access { missing: Access::FLUSH_PERSISTENT });
+    assert_eq!(reg(s.key, s.key, Access::FLUSH_PERSISTENT, PD), missing, "pages of no file");
     let empty = s.table.alloc_mr(PD, 1).unwrap().lkey;
     assert_eq!(reg(empty, empty, ALL, PD), Err(BindError::NothingMapped));
     assert_eq!(reg(s.key, s.key, ALL, PD), Ok(()));
@@ -201,6 +203,31 @@ fn a_null_region_reads_as_zeros_and_swallows_writes() {
     let peer = table.grant_to_peer(key, (0, 1), Access::empty(), (PD, QP)).map(drop);
     assert_eq!(peer, Err(GrantError::UnknownKey), "the key is the owner's only");
     table.dereg_mr(key).unwrap();
+}
+
+static PERSISTED: AtomicUsize = AtomicUsize::new(0);
+
+#[test]
+fn what_is_made_persistent_is_the_range_or_the_whole_region() {
+    let table = MemTable::new(1, 4);
+    let buffer = Arc::new(Buffer::zeroed(64));
+    let flush = Access::FLUSH_PERSISTENT;
+    let mr = table.reg_phys_mr(PD, &buffer, 8..64, 0x100, flush).unwrap();
+    let persist = |range| table.persist(mr.rkey, range, (PD, QP));
+    assert_eq!(persist(None), Ok(false), "nobody can");
+    table.set_persist(|addr, len| {
+        PERSISTED.store(addr + len, Ordering::Relaxed);
+        len != 3
+    });
+    assert_eq!(persist(None), Ok(true));
+    assert_eq!(PERSISTED.load(Ordering::Relaxed), buffer.addr() as usize + 64);
+    assert_eq!(persist(Some((0x102, 4))), Ok(true));
+    assert_eq!(PERSISTED.load(Ordering::Relaxed), buffer.addr() as usize + 8 + 2 + 4);
+    assert_eq!(persist(Some((0x102, 3))), Ok(false), "a failure");
+    assert!(persist(Some((0x102, 64))).is_err(), "past the end");
+    let plain = table.reg_phys_mr(PD, &buffer, 0..64, 0, ALL).unwrap();
+    let missing = Err(GrantError::Access { missing: flush });
+    assert_eq!(table.persist(plain.rkey, None, (PD, QP)), missing);
 }
 
 static MAPPED: AtomicBool = AtomicBool::new(true);

@@ -99,6 +99,20 @@ fn what_a_flush_must_not_be() {
 }
 
 #[test]
+fn a_flush_to_persistence_waits_for_the_file_and_fails_with_it() {
+    for (works, answer) in
+        [(true, "READ_ONLY 200 msn=1 credit=31 0B"), (false, "NAK_OPERATION 200 msn=0")]
+    {
+        let mut t = Script::rc_with(|attr| attr.access |= Access::FLUSH_PERSISTENT);
+        t.node.mem.set_persist(if works { |_, _| true } else { |_, _| false });
+        let region = t.node.memory_with(4096, Access::FLUSH_PERSISTENT);
+        let flush = t.flush(RQ_PSN, 0, 0).reth(region.addr(8), region.mr.rkey, 100).feth(2, 0);
+        assert_eq!(t.exchange(&[flush]), [answer]);
+        assert_eq!(t.state() == QpState::Rts, works);
+    }
+}
+
+#[test]
 fn duplicates_are_answered_and_not_executed() {
     let mut t = Script::rc();
     let (write, flush) = (t.atomic_write(RQ_PSN, 8, 5), t.flush(RQ_PSN.add(1), 0, 4));

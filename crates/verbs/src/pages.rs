@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use irdma_net::maps;
 use rustix::io::Errno;
-use rustix::mm::{Advice, madvise};
+use rustix::mm::{Advice, MsyncFlags, madvise, msync};
 
 /// The smallest page.
 pub(crate) const PAGE: usize = 4096;
@@ -25,6 +25,14 @@ pub(crate) fn populate(addr: usize, len: usize, write: bool) -> bool {
         Err(Errno::INVAL) => maps::covers(addr as u64..end as u64, write).unwrap_or(false),
         Err(_) => false,
     }
+}
+
+/// Writes `len` bytes at `addr` to their file (`msync(2)`, `MS_SYNC`); false if that fails.
+pub(crate) fn persist(addr: usize, len: usize) -> bool {
+    let start = addr & !(PAGE - 1);
+    let place = std::ptr::with_exposed_provenance_mut::<c_void>(start);
+    // SAFETY: this changes no byte of memory; a bad range is refused.
+    unsafe { msync(place, addr + len - start, MsyncFlags::SYNC) }.is_ok()
 }
 
 #[cfg(test)]

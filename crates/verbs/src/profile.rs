@@ -105,8 +105,9 @@ impl Profile {
         const GEN2: u64 = MEM_MGT_EXTENSIONS;
         const GEN3: u64 = GEN2 | MEM_WINDOW | MEM_WINDOW_TYPE_2B;
         /// CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, XRC, and the kernel's
-        /// BLOCK_MULTICAST_LOOPBACK, FLUSH_GLOBAL and ATOMIC_WRITE.
-        const SOFTWARE: u64 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 20 | 1 << 22 | 1 << 38 | 1 << 40;
+        /// BLOCK_MULTICAST_LOOPBACK, FLUSH_GLOBAL, FLUSH_PERSISTENT and ATOMIC_WRITE.
+        const SOFTWARE: u64 =
+            1 << 7 | 1 << 10 | 1 << 11 | 1 << 20 | 1 << 22 | 1 << 38 | 1 << 39 | 1 << 40;
         let of_mode = if matches!(mode, Mode::Roce) { RC_RNR_NAK_GEN } else { 0 };
         of_mode
             | match self {

@@ -11,7 +11,7 @@ use irdma::{
     SendData, SendFlags, SendOp, SendWr, Sge, Translation, WcOpcode, WcStatus,
 };
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 const PAGE: usize = 4096;
 
@@ -361,4 +361,51 @@ fn a_key_for_all_memory_is_the_owners_alone() {
     b.complete();
     assert_eq!(b.buffer.byte(12), b'e');
     assert_eq!(write(&b, unregistered.addr(), everywhere.rkey(), 8), WcStatus::RemAccessErr);
+}
+
+/// Persistence is that of a file: what is mapped from one that lasts can be flushed to it.
+#[test]
+fn a_flush_to_persistence_is_for_files_that_last() {
+    let (a, b) = pair(QpType::Rc, 4096);
+    let access = ALL | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
+    let refused = b.pd.reg_buffer(&b.buffer, 0..4096, access).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    let (file, memory) = (file_that_stays(), memfd_create("x", MemfdFlags::CLOEXEC).unwrap());
+    rustix::fs::ftruncate(&memory, PAGE as u64).unwrap();
+    let map = |file: std::os::fd::BorrowedFd<'_>| {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a place of the kernel's choice.
+        let place = unsafe { mmap(std::ptr::null_mut(), PAGE, prot, MapFlags::SHARED, file, 0) };
+        place.unwrap().expose_provenance()
+    };
+    let register = |addr: usize| {
+        // SAFETY: mapped until the end of the process.
+        unsafe { b.pd.reg_user_mr(addr, PAGE as u64, addr as u64, access) }
+    };
+    let refused = register(map(memory.as_fd())).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "a file in memory");
+    let Some(file) = file else { return println!("skipped: no filesystem that lasts") };
+    let addr = map(file.as_file().as_fd());
+    let mr = register(addr).unwrap();
+    let attr = irdma::QpAttr { access, ..irdma::QpAttr::default() };
+    b.qp.modify_qp(&attr, irdma::AttrMask::ACCESS_FLAGS).unwrap();
+    a.fill(0, 64, 9);
+    assert_eq!(write(&a, addr as u64 + 100, mr.rkey(), 64), WcStatus::Success);
+    for whole_region in [false, true] {
+        let (remote_addr, rkey) = (addr as u64 + 100, mr.rkey());
+        let placement = Placement::GLOBAL | Placement::PERSISTENT;
+        a.post(2, SendOp::Flush { remote_addr, rkey, len: 64, placement, whole_region }, 0, 0);
+        assert_eq!(a.complete().opcode, WcOpcode::Flush);
+    }
+    let stored = std::fs::read(file.path()).unwrap();
+    assert_eq!(stored[100..164], common::pattern(64, 9)[..]);
+}
+
+/// A page of a file on a filesystem that outlives a loss of power, where the build has one.
+fn file_that_stays() -> Option<tempfile::NamedTempFile> {
+    const TMPFS: u64 = 0x0102_1994;
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    rustix::fs::ftruncate(&file, PAGE as u64).unwrap();
+    let volatile = rustix::fs::fstatfs(&file).unwrap().f_type as u64 == TMPFS;
+    (!volatile).then_some(file)
 }

@@ -231,7 +231,25 @@ static void elements(struct ibv_qp *qp, int max)
 	expect(ibv_wr_complete(ex) == EINVAL);
 }
 
-/* Inline lists up to the limit, and one byte past it. */
+static void inline_by_post_send(struct ibv_qp *qp, int length, int is_limit)
+{
+	struct ibv_sge list[2] = { { (uintptr_t)source, length / 2, 0 },
+				   { (uintptr_t)source + length / 2, length - length / 2, 0 } };
+	struct ibv_send_wr wr = {
+		.wr_id = 31, .sg_list = list, .num_sge = 2, .opcode = IBV_WR_SEND,
+		.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE,
+	}, *bad = NULL;
+
+	post_recv(qp, SIZE);
+	expect(!ibv_post_send(qp, &wr, &bad));
+	wait_for_both(31, IBV_WC_RECV, length);
+	check_pattern(length);
+	list[1].length++;
+	if (is_limit)
+		expect(ibv_post_send(qp, &wr, &bad) == EINVAL && bad == &wr);
+}
+
+/* Inline lists up to the limit, and one byte past it, by both interfaces. */
 static void inline_lists(struct ibv_qp *qp, int limit)
 {
 	struct ibv_data_buf parts[3];
@@ -256,6 +274,7 @@ static void inline_lists(struct ibv_qp *qp, int limit)
 			wait_for_both(30, IBV_WC_RECV, length);
 			check_pattern(length);
 		}
+		inline_by_post_send(qp, length, length == limit);
 		if (length == limit)
 			break;
 	}

@@ -2,16 +2,18 @@
 //!
 //! Both take a responder resource until they are answered by an empty READ response. WRITEs are
 //! placed before the next packet is looked at, so whatever was written is visible already; a
-//! fence makes that so for other processors, too.
+//! fence makes that so for other processors, too. A FLUSH to persistence is answered once the
+//! memory's file is written.
 
 use std::sync::atomic::{Ordering, fence};
 
 use irdma_mem::Access;
-use irdma_wire::{Headers, Packet, Psn, Reth};
+use irdma_wire::{Headers, NakCode, Packet, Psn, Reth};
 
 use super::respond::{Kept, Response};
 use super::responder::{FORBIDDEN, INVALID, NO_ACCESS, Refusal};
 use crate::cx::Cx;
+use crate::effects::EventKind;
 use crate::qp::Qp;
 use crate::wr::Placement;
 
@@ -66,11 +68,30 @@ impl Qp {
         }
         self.check_responder_room(cx)?;
         // The whole region is named by its key alone.
-        let len = if feth.selectivity == 1 { 0 } else { reth.len };
+        let range = (feth.selectivity == 0).then_some((reth.va, u64::from(reth.len)));
+        let len = if range.is_some() { reth.len } else { 0 };
         self.check_key(cx, reth.rkey, reth.va, len, need)?;
+        if need.contains(Access::FLUSH_PERSISTENT) {
+            self.persist(cx, reth.rkey, range)?;
+        }
         fence(Ordering::SeqCst);
         self.answer_plainly(headers.bth.psn);
         Ok(())
+    }
+
+    /// Waits until the bytes are where they outlive a loss of power.
+    fn persist(&self, cx: &Cx, rkey: u32, range: Option<(u64, u64)>) -> Result<(), Refusal> {
+        match cx.mem.persist(rkey, range, (self.pd(), self.qpn.get())) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                tracing::info!("QP {}: rkey {rkey:#010x} cannot be made persistent", self.qpn);
+                Err(Refusal::Nak(NakCode::RemoteOperational, EventKind::QpFatal))
+            }
+            Err(error) => {
+                tracing::info!("QP {}: the peer's FLUSH: rkey {rkey:#010x}: {error}", self.qpn);
+                Err(NO_ACCESS)
+            }
+        }
     }
 
     /// An empty READ response, repeated for a duplicate.

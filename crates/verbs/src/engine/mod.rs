@@ -42,7 +42,7 @@ use crate::config::Config;
 use crate::device::Device;
 use crate::handles::AhTable;
 use crate::limits::Quota;
-use crate::pages::populate;
+use crate::pages::{persist, populate};
 use crate::port::PORT;
 use crate::stats::HwStats;
 use crate::system::system_error;
@@ -82,6 +82,7 @@ impl Engine {
         let limits = config.profile.limits();
         let mem = MemTable::new(rng.next_u64(), limits.max_mr);
         mem.set_probe(populate);
+        mem.set_persist(persist);
         Ok(Arc::new(Engine {
             mem: Arc::new(mem),
             dm_bytes: Arc::default(),

@@ -80,8 +80,8 @@ impl Pd {
     ///
     /// EINVAL for a length of 0 or above the limit, a range that wraps, or remote write or
     /// atomics without local write; EFAULT for memory that is not mapped, or not writable though
-    /// `access` says so; EOPNOTSUPP for persistent flushes, as this memory loses its content with
-    /// the power; ENOMEM when keys are exhausted.
+    /// `access` says so; EOPNOTSUPP for persistent flushes of memory that is not a shared mapping
+    /// of a file, or of one that is gone with the power; ENOMEM when keys are exhausted.
     ///
     /// # Safety
     /// As [`irdma_mem::MemTable::reg_user_mr`]: the memory stays mapped, writable if `access`
@@ -99,11 +99,12 @@ impl Pd {
         if on_demand && (addr, len, iova) == (0, u64::MAX, 0) {
             return self.reg_implicit_mr(access).logged("reg_user_mr");
         }
-        check_limits(&self.0.context, len, access)
+        check_limits(&self.0.context, len)
             .and_then(|()| check_mapped(addr as u64, len, access))
             .and_then(|()| {
+                let checked = access - Access::FLUSH_PERSISTENT;
                 // SAFETY: our caller makes the same promise.
-                self.register(len, access, |mem, pd| unsafe {
+                self.register(len, checked, |mem, pd| unsafe {
                     mem.reg_user_mr(pd, addr, len, iova, access)
                 })
             })
@@ -167,7 +168,8 @@ impl Pd {
     ) -> Result<Mr> {
         let context = &self.0.context;
         context.check()?;
-        check_limits(context, len, access)?;
+        check_limits(context, len)?;
+        check_lasting(None, access)?;
         let pd = Use::of(&self.0)?;
         let info = register(&context.engine.mem, pd.id).map_err(verbs_error)?;
         let inner = Arc::new(MrInner {
@@ -181,15 +183,21 @@ impl Pd {
     }
 }
 
-fn check_limits(context: &ContextInner, len: u64, access: Access) -> Result<()> {
+fn check_limits(context: &ContextInner, len: u64) -> Result<()> {
     let max = context.device.limits().max_mr_size;
     if len > max {
         return Err(VerbsError::invalid(format!("region of {len} bytes: above max_mr_size {max}")));
     }
-    if access.contains(Access::FLUSH_PERSISTENT) {
+    Ok(())
+}
+
+/// Only what is a file's can be made persistent.
+fn check_lasting(range: Option<Range<u64>>, access: Access) -> Result<()> {
+    let lasts = |range| maps::lasts(range).unwrap_or(false);
+    if access.contains(Access::FLUSH_PERSISTENT) && !range.is_some_and(lasts) {
         return Err(VerbsError::unsupported(
-            "access FLUSH_PERSISTENT: this memory loses its content with the power; \
-             FLUSH_GLOBAL works",
+            "access FLUSH_PERSISTENT: this memory loses its content with the power; map a file \
+             that does not, shared, or be content with FLUSH_GLOBAL",
         ));
     }
     Ok(())
@@ -199,10 +207,11 @@ fn check_limits(context: &ContextInner, len: u64, access: Access) -> Result<()> 
 /// and where the kernel does not tell the program's promise has to do.
 fn check_mapped(addr: u64, len: u64, access: Access) -> Result<()> {
     if access.contains(Access::ON_DEMAND) {
-        return Ok(());
+        return check_lasting(None, access);
     }
     let write = access.contains(Access::LOCAL_WRITE);
     let Some(end) = addr.checked_add(len) else { return Ok(()) };
+    check_lasting(Some(addr..end), access)?;
     if maps::covers(addr..end, write).unwrap_or(true) {
         return Ok(());
     }
@@ -295,7 +304,7 @@ impl MrInner {
             iova: state.info.iova,
         });
         if change.translation.is_some() || change.access.is_some() {
-            check_limits(context, len, access)?;
+            check_limits(context, len)?;
             check_mapped(addr as u64, len, access)?;
         }
         let foreign = |pd: &&Pd| !Arc::ptr_eq(&pd.0.context, context);
