@@ -124,6 +124,12 @@ fn item_exists(item: &str) -> bool {
     }
 }
 
+/// Whether cargo makes a test program of that name.
+fn is_target(folder: &Path, name: &str) -> bool {
+    let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+    !manifest.contains("autotests = false") || manifest.contains(&format!("name = \"{name}\""))
+}
+
 /// `PACKAGE --lib PATH` or `PACKAGE --test TARGET PATH`, as for `cargo test -p`.
 fn test_exists(test: &str) -> bool {
     let words: Vec<&str> = test.split(' ').collect();
@@ -132,6 +138,9 @@ fn test_exists(test: &str) -> bool {
     let (file, path) = match words[1..] {
         ["--lib", path] => (folder.join("src/lib.rs"), path),
         ["--test", target, path] => {
+            if !is_target(&folder, target) {
+                return false;
+            }
             let file = folder.join(format!("tests/{target}.rs"));
             (
                 if file.is_file() { file } else { folder.join(format!("tests/{target}/main.rs")) },
@@ -194,7 +203,8 @@ fn what_does_not_exist_is_noticed() {
     assert!(!item_exists("irdma_transport::mcast::mcast_mak"));
     assert!(!item_exists("irdma_transport::mcast::Endpoint::create_qp"));
     assert!(!item_exists("irdma_transport::endpoint::Endpoint::mcast_mac"));
-    assert!(test_exists("irdma-transport --test mcast_group each_member_gets_its_copy"));
-    assert!(!test_exists("irdma-transport --test mcast_group no_such_test"));
+    assert!(test_exists("irdma-transport --test scripts mcast_group::each_member_gets_its_copy"));
+    assert!(!test_exists("irdma-transport --test scripts mcast_group::no_such_test"));
+    assert!(!test_exists("irdma-transport --test mcast_group each_member_gets_its_copy"));
     assert!(!test_exists("irdma-transport --lib mcast::mcast_mac"), "it is no test");
 }

@@ -16,7 +16,7 @@ use crate::error::{DropReason, Result, VerbsError};
 use crate::flow::Peers;
 use crate::locals::Locals;
 use crate::mcast::{McastTable, mcast_address};
-use crate::qp::{AttrMask, Qp, QpAttr, QpInit, QpState, QpType, RingState, Rings};
+use crate::qp::{AttrMask, Qp, QpAttr, QpInit, QpState, QpType};
 use crate::ready::ReadyList;
 use crate::rng::Rng;
 use crate::roce::Fill;
@@ -130,7 +130,7 @@ pub struct Transmit {
 /// `poll_effect` until `None`, then sleep no longer than `poll_timeout`.
 pub struct Endpoint {
     cx: Cx,
-    qps: QpTable,
+    pub(crate) qps: QpTable,
     mcast: McastTable,
     controls: VecDeque<Control>,
     /// The newest batch was a control datagram: what queue pairs have to send comes first now.
@@ -202,22 +202,6 @@ impl Endpoint {
     ) -> Result<()> {
         self.cx.now = now;
         self.qps.find(qpn)?.modify_qp(&mut self.cx, attr, mask)
-    }
-
-    /// Shows the waiting requests of a new queue pair in memory of the program. EINVAL for an
-    /// unknown number.
-    pub fn set_rings(&mut self, qpn: Qpn, rings: Rings) -> Result<()> {
-        let qp = self.qps.find(qpn)?;
-        qp.rings = Some(Box::new(RingState::new(rings, qp.pd())));
-        Ok(())
-    }
-
-    /// Gives a queue pair a page for small inline data; never an error, for without it everything
-    /// works all the same.
-    pub fn alloc_push_page(&mut self, qpn: Qpn) {
-        if let Ok(qp) = self.qps.find(qpn) {
-            qp.push.alloc();
-        }
     }
 
     /// Attributes and creation attributes as `ibv_query_qp(3)`.

@@ -1,7 +1,10 @@
 //! The page for small inline data (seed row 6): memory that a queue pair keeps, so that posting
 //! needs none.
 
+use irdma_wire::Qpn;
+
 use super::Qp;
+use crate::endpoint::Endpoint;
 use crate::wqe::{Wqe, WqeData};
 use crate::wr::SendData;
 
@@ -16,6 +19,16 @@ impl PushPage {
     /// Gives the queue pair its page.
     pub(crate) fn alloc(&mut self) {
         self.0 = Some(Box::new([0; PUSH_PAGE_LEN]));
+    }
+}
+
+impl Endpoint {
+    /// Gives a queue pair a page for small inline data; never an error, for without it everything
+    /// works all the same.
+    pub fn alloc_push_page(&mut self, qpn: Qpn) {
+        if let Ok(qp) = self.qps.find(qpn) {
+            qp.push.alloc();
+        }
     }
 }
 

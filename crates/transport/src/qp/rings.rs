@@ -4,9 +4,12 @@
 //! rings, and beside them how many were posted and how many of those were taken.
 
 use irdma_mem::{Access, MemTable, PdId};
+use irdma_wire::Qpn;
 
 use super::Qp;
 use crate::cx::Cx;
+use crate::endpoint::Endpoint;
+use crate::error::Result;
 
 /// Bytes of a ring's entry, and of each count.
 pub const RING_ENTRY_LEN: u64 = 8;
@@ -83,6 +86,16 @@ impl RingState {
         if let Ok(grant) = grant {
             grant.write_at(0, &value.to_ne_bytes());
         }
+    }
+}
+
+impl Endpoint {
+    /// Shows the waiting requests of a new queue pair in memory of the program. EINVAL for an
+    /// unknown number.
+    pub fn set_rings(&mut self, qpn: Qpn, rings: Rings) -> Result<()> {
+        let qp = self.qps.find(qpn)?;
+        qp.rings = Some(Box::new(RingState::new(rings, qp.pd())));
+        Ok(())
     }
 }
 
