@@ -3,6 +3,8 @@
 mod common;
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -195,16 +197,22 @@ fn install_handler(flags: libc::c_int) {
     assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()) }, 0);
 }
 
-/// Waits for an event; a signal arrives after 20 ms.
+/// Waits for an event; a signal arrives after 20 ms, and again until one finds the thread asleep:
+/// as with `read(2)`, a signal before that interrupts nothing.
 fn wait_interrupted(waiter: &Waiter) -> irdma::Result<u64> {
     // SAFETY: names the calling thread.
     let waiting = unsafe { libc::pthread_self() };
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::clone(&over);
     let interrupter = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(20));
-        // SAFETY: the waiting thread lives until it has joined this one.
-        assert_eq!(unsafe { libc::pthread_kill(waiting, libc::SIGUSR2) }, 0);
+        while !is_over.load(Ordering::Acquire) {
+            thread::sleep(Duration::from_millis(20));
+            // SAFETY: the waiting thread lives until it has joined this one.
+            assert_eq!(unsafe { libc::pthread_kill(waiting, libc::SIGUSR2) }, 0);
+        }
     });
     let result = waiter.channel.get_cq_event().map(|event| event.cookie());
+    over.store(true, Ordering::Release);
     interrupter.join().unwrap();
     result
 }
