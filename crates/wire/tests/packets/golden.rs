@@ -16,7 +16,11 @@ const PACKETS: usize = 1398;
 
 /// The folder; `None`, with a notice, when it is absent outside CI.
 fn folder() -> Option<PathBuf> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden");
+    let shared = std::env::var_os("IRDMA_SHARED").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
+        PathBuf::from,
+    );
+    let folder = shared.join("golden");
     if folder.is_dir() {
         return Some(folder);
     }
