@@ -10,8 +10,8 @@ use std::thread;
 
 use common::{ALL, CAP, Node, loopback, pair};
 use irdma::{
-    AhAttr, AttrMask, Context, Device, EventKind, Gid, QpAttr, QpInitAttr, QpState, QpType, RecvWr,
-    SendData, SendFlags, SendOp, SendWr, SrqAttr, Wc, WcStatus,
+    AhAttr, AttrMask, Context, Device, DmAttr, EventKind, Gid, MwType, QpAttr, QpInitAttr, QpState,
+    QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, SrqAttr, Wc, WcStatus,
 };
 
 const GONE: i32 = 5;
@@ -51,6 +51,11 @@ fn a_removed_device_flushes_wakes_and_answers() {
     let device = loopback();
     let (a, b) = pair(QpType::Rc, 4096);
     let bystander = loopback().open().unwrap();
+    let (window, srq) = (
+        a.pd.alloc_mw(MwType::Two).unwrap(),
+        a.pd.create_srq(SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 }).unwrap(),
+    );
+    let dm = a.context.alloc_dm(DmAttr { length: 64, log_align_req: 0 }).unwrap();
     a.post_recv(1, 0, 64);
     // Nobody receives it: it is tried for ever.
     a.post(2, SendOp::Send { imm: None }, 0, 64);
@@ -69,6 +74,9 @@ fn a_removed_device_flushes_wakes_and_answers() {
     assert!(!is_listed(device.name()));
     assert_eq!(errno(device.open()), NO_DEVICE);
     calls_answer(&a);
+    window.dealloc_mw().unwrap();
+    srq.destroy_srq().unwrap();
+    dm.free_dm().unwrap();
     all_can_be_destroyed(a);
     drop(b);
     device.ib_register_device().unwrap();

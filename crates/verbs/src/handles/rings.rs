@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use irdma_mem::{Access, Buffer};
+use irdma_mem::{Access, Buffer, PdId};
 use irdma_transport::{ErrorKind, QpCap, RING_ENTRY_LEN, Result, RingPart, Rings, VerbsError};
 
 use super::{Mr, Pd, Qp, QpInitAttr};
@@ -32,6 +32,7 @@ pub struct QueueMr {
 #[derive(Debug)]
 pub(crate) struct QueueMrInner {
     rings: Rings,
+    pd: PdId,
     _mrs: Vec<Mr>,
     life: Life,
 }
@@ -72,7 +73,8 @@ impl Pd {
             recv_len: lens[1],
         };
         let context = Arc::clone(&self.0.context);
-        let inner = Arc::new(QueueMrInner { rings, _mrs: mrs, life: Life::default() });
+        let inner =
+            Arc::new(QueueMrInner { rings, pd: self.0.id, _mrs: mrs, life: Life::default() });
         context.queue_mrs().push(Arc::downgrade(&inner));
         Ok(QueueMr { inner, context })
     }
@@ -81,7 +83,7 @@ impl Pd {
     /// of this context begins. Its queues are no longer than the rings.
     ///
     /// ENODATA if no queue memory begins there, or another queue pair has it; EINVAL for rings
-    /// shorter than the granted queues; otherwise as [`Pd::create_qp`].
+    /// shorter than the granted queues or of another domain; otherwise as [`Pd::create_qp`].
     pub fn setup_umode_qp(&self, attr: &QpInitAttr<'_>, ring_addr: u64) -> Result<Qp> {
         self.try_setup_umode_qp(attr, ring_addr).logged("setup_umode_qp")
     }
@@ -90,6 +92,11 @@ impl Pd {
         let context = &self.0.context;
         context.check()?;
         let memory = get_pbl(context, ring_addr)?;
+        if memory.pd != self.0.id {
+            return Err(VerbsError::invalid(format!(
+                "the queue memory at {ring_addr:#x} is of another protection domain"
+            )));
+        }
         let mut qp = self.create_qp(attr)?;
         let (_, cap) = qp.query_qp()?;
         check_lens(&memory.rings, &cap)?;
