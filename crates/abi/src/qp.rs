@@ -102,6 +102,11 @@ pub fn create_ex(
         create_flags: if_named(&asked, IBV_QP_INIT_ATTR_CREATE_FLAGS, asked.create_flags),
         send_ops: if_named(&asked, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, asked.send_ops_flags),
     };
+    let lacking = extras.send_ops & wr::lacking(context.handle.device().profile());
+    if lacking != 0 {
+        let cause = format!("send_ops_flags {lacking:#x}: the profile does not have it");
+        return Err(refuse(CALL, libc::EOPNOTSUPP, &cause));
+    }
     let mut basic = basic_part(&asked);
     let qp = make(CALL, pd, &mut basic, extras)?;
     asked.cap = basic.cap;

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use irdma::{Placement, QpType, Qpn, SendFlags, SendOp, Sge, UdDest};
+use irdma::{Features, Placement, Profile, QpType, Qpn, SendFlags, SendOp, Sge, UdDest};
 
 use crate::ah::Ah;
 use crate::batch::Batch;
@@ -47,14 +47,25 @@ pub fn functions(ex: ibv_qp_ex) -> ibv_qp_ex {
     }
 }
 
+const ATOMICS: u64 = IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+const MEMORY: u64 = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_FLUSH;
+
+/// The operations that a profile does not have, as flags of `send_ops_flags`.
+pub fn lacking(profile: Profile) -> u64 {
+    let bound = [
+        (Features::ATOMICS, ATOMICS),
+        (Features::PERSISTENCE, MEMORY),
+        (Features::WINDOWS, IBV_QP_EX_WITH_BIND_MW),
+    ];
+    let lacks = |feature| !profile.features().contains(feature);
+    bound.iter().filter(|(feature, _)| lacks(*feature)).fold(0, |all, (_, flags)| all | flags)
+}
+
 /// The operations that a service offers, as flags of `send_ops_flags`.
 pub fn offered(service: QpType) -> u64 {
     const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     const WRITES: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-    const READS: u64 = IBV_QP_EX_WITH_RDMA_READ
-        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
-    const MEMORY: u64 = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_FLUSH;
+    const READS: u64 = IBV_QP_EX_WITH_RDMA_READ | ATOMICS;
     const KEYS: u64 = IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
     match service {
         QpType::Rc => SENDS | IBV_QP_EX_WITH_SEND_WITH_INV | WRITES | READS | MEMORY | KEYS,
