@@ -10,12 +10,12 @@ use crate::boundary::{Ended, Errno, FromC, In, Kept, Object, Status, cross, read
 use crate::mw;
 use crate::qp::Qp;
 use crate::types::{
-    IBV_FLUSH_MR, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
-    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
-    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
-    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
-    IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
-    ibv_send_wr_bind, ibv_sge,
+    IBV_FLUSH_MR, IBV_FLUSH_RANGE, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_FLUSH, IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ,
+    IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
+    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_mw,
+    ibv_mw_bind_info, ibv_qp_ex, ibv_send_wr_bind, ibv_sge,
 };
 
 /// `ex` with its functions. All are there, whatever the queue pair was created for: those that
@@ -201,14 +201,6 @@ requests! {
         = SendOp::CompareSwap { remote_addr, rkey, compare, swap };
     wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64)
         needs IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = SendOp::FetchAdd { remote_addr, rkey, add };
-    wr_flush(rkey: u32, remote_addr: u64, len: usize, placement: u8, level: u8)
-        needs IBV_QP_EX_WITH_FLUSH = SendOp::Flush {
-            remote_addr,
-            rkey,
-            len: u32::try_from(len).unwrap_or(u32::MAX),
-            placement: Placement::from_bits_retain(placement),
-            whole_region: level == IBV_FLUSH_MR,
-        };
     wr_local_inv(key: u32) needs IBV_QP_EX_WITH_LOCAL_INV = SendOp::LocalInvalidate { key };
 }
 
@@ -224,6 +216,44 @@ unsafe extern "C" fn wr_atomic_write(
     unsafe { begin("ibv_wr_atomic_write", qp, IBV_QP_EX_WITH_ATOMIC_WRITE, op) }
     // SAFETY: as above; there are 8 bytes.
     unsafe { wr_set_inline_data(qp, value.cast_mut(), 8) }
+}
+
+/// `ibv_wr_flush(3)`.
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    len: usize,
+    placement: u8,
+    level: u8,
+) {
+    const CALL: &str = "ibv_wr_flush";
+    let work = |qp: &Object<Qp>, batch: &mut Batch| {
+        let op = flush(rkey, remote_addr, len, placement, level)
+            .map_err(|cause| refuse(CALL, libc::EINVAL, &cause))?;
+        start_request(CALL, qp, batch, IBV_QP_EX_WITH_FLUSH, op)
+    };
+    // SAFETY: the program's live queue pair, on which it builds a batch.
+    unsafe { build(CALL, qp, work) }
+}
+
+fn flush(
+    rkey: u32,
+    remote_addr: u64,
+    len: usize,
+    placement: u8,
+    level: u8,
+) -> Result<SendOp, String> {
+    let len = u32::try_from(len).map_err(|_| format!("len {len}: a FLUSH has 32 bits for it"))?;
+    let placement = Placement::from_bits(placement)
+        .filter(|placement| !placement.is_empty())
+        .ok_or_else(|| format!("type {placement:#x}: GLOBAL, PERSISTENT or both"))?;
+    let whole_region = match level {
+        IBV_FLUSH_RANGE => false,
+        IBV_FLUSH_MR => true,
+        _ => return Err(format!("level {level}: a range or the region")),
+    };
+    Ok(SendOp::Flush { remote_addr, rkey, len, placement, whole_region })
 }
 
 /// `ibv_wr_bind_mw(3)`.
