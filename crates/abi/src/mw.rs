@@ -54,8 +54,7 @@ pub fn bind(qp: &Object<Qp>, mw: &Object<Mw>, In(bind): In<ibv_mw_bind>) -> Resu
     qp.check_post(CALL)?;
     let flags = SendFlags::from_bits(bind.send_flags)
         .ok_or_else(|| refuse(CALL, libc::EINVAL, "send_flags has unknown bits"))?;
-    let old = mw.seen().rkey;
-    let rkey = old & !0xff | old.wrapping_add(1) & 0xff;
+    let rkey = mw.handle.rkey() & !0xff | mw.seen().rkey.wrapping_add(1) & 0xff;
     let op = operation(CALL, mw, rkey, &bind.bind_info)?;
     let data = SendData::Sges(&[]);
     qp.handle.post_send(&SendWr { wr_id: bind.wr_id, op, flags, data, ud: None })?;
@@ -96,7 +95,8 @@ fn operation(
         return Err(refuse(call, libc::EINVAL, "bind_info.mr is NULL, but not the length 0"));
     }
     Ok(SendOp::BindMw(MwBind {
-        rkey: mw.seen().rkey,
+        // Its first key: which one it has when the request is carried out, nobody knows yet.
+        rkey: mw.handle.rkey(),
         new_rkey: rkey,
         lkey: mr.map_or(0, |mr| mr.seen().lkey),
         va: info.addr,
