@@ -1,7 +1,6 @@
 //! Log lines on stderr, silent unless asked for.
 
 use std::fmt::{self, Write as _};
-use std::io::Write as _;
 
 use irdma_net::clock;
 use irdma_transport::{ErrorKind, VerbsError};
@@ -32,8 +31,7 @@ impl Subscriber for Stderr {
         let mut line = Line(format!("[irdma {}] {level}: ", clock::pid()));
         event.record(&mut line);
         line.0.push('\n');
-        // One write a line, so that lines of several threads and processes do not mix.
-        let _ = std::io::stderr().write_all(line.0.as_bytes());
+        write_line(line.0.as_bytes());
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -44,6 +42,20 @@ impl Subscriber for Stderr {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
     fn enter(&self, _: &span::Id) {}
     fn exit(&self, _: &span::Id) {}
+}
+
+/// One write a line, so that lines of several threads and processes do not mix. The C library's
+/// `write` would be a cancellation point, and whoever logs may hold locks.
+fn write_line(mut rest: &[u8]) {
+    let stderr = std::io::stderr();
+    while !rest.is_empty() {
+        match rustix::io::write(&stderr, rest) {
+            Ok(0) => return,
+            Ok(written) => rest = &rest[written..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
 }
 
 struct Line(String);
