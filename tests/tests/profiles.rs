@@ -39,6 +39,7 @@ fn devinfo_shows_iwarp_devices() {
     let shown = devinfo(&["--mode", "iwarp"]);
     assert!(value(&shown, "hca_id:").starts_with("iw_"));
     assert!(value(&shown, "transport:").starts_with("iWARP"));
+    assert!(!shown.stdout.contains("RoCE v2"), "{shown}");
 }
 
 /// What a profile offers works between programs; what it lacks is refused to them.
