@@ -74,16 +74,20 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// Moves the poll to the next completion.
 #[inline]
 fn step(cq: &Object<Cq>) -> Result<(), Errno> {
-    let count = cq.handle.poll_each(1, |wc| {
+    let mut stamp = None;
+    cq.handle.poll_each(1, |wc| {
         set_field!(cq, ex.wr_id, wc.wr_id);
         set_field!(cq, ex.status, wc.status as u32);
         set_field!(cq, wc, seen_completion(&wc));
         set_field!(cq, timestamp_ns, wc.timestamp_ns);
-        if cq.wants_wallclock {
-            set_field!(cq, wallclock_ns, cq.handle.wallclock_ns(wc.timestamp_ns));
-        }
+        stamp = Some(wc.timestamp_ns);
     })?;
-    if count == 0 { Err(Errno(libc::ENOENT)) } else { Ok(()) }
+    let stamp = stamp.ok_or(Errno(libc::ENOENT))?;
+    if cq.wants_wallclock {
+        // Reads clocks, which the queue's lock is not held for.
+        set_field!(cq, wallclock_ns, cq.handle.wallclock_ns(stamp));
+    }
+    Ok(())
 }
 
 /// Defines accessors of the completion that the poll stands on.
