@@ -30,6 +30,7 @@ fn devinfo_shows_the_limits_of_the_profile() {
         assert_eq!(value(&shown, "max_sge:"), sge);
         assert_eq!(value(&shown, "max_srq:"), srq);
         assert_eq!(value(&shown, "atomic_cap:"), atomics);
+        assert!(shown.stdout.contains("RoCE v2"), "{shown}");
     }
 }
 

@@ -228,8 +228,27 @@ static void on_demand(struct ibv_pd *pd, struct ibv_qp *qp)
 	expect(ibv_advise_mr(pd, 0, 0, NULL, 1) == EINVAL && ibv_advise_mr(pd, 0, 0, &sge, 0) == EINVAL);
 	expect_refusal(qp, (uintptr_t)hole, mr->rkey);
 	expect(!ibv_dereg_mr(mr));
-	mr = ibv_alloc_null_mr(pd);
-	expect(mr && mr->lkey && !ibv_dereg_mr(mr));
+}
+
+/* Reads give zeros, whatever the address; what is written goes nowhere. */
+static void null_region(struct ibv_pd *pd, struct ibv_qp *qp)
+{
+	struct ibv_mr *null = ibv_alloc_null_mr(pd);
+	struct ibv_mr *mr = ibv_reg_mr(pd, target, SIZE, WRITE | IBV_ACCESS_REMOTE_READ);
+	struct ibv_sge sge = { 0x123, 8, null ? null->lkey : 0 };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE };
+
+	expect(null && mr);
+	wr.wr.rdma.remote_addr = (uintptr_t)target;
+	wr.wr.rdma.rkey = mr->rkey;
+	memset(target, 'x', 16);
+	expect(post(qp, wr) == IBV_WC_SUCCESS && !memcmp(target, "\0\0\0\0\0\0\0\0xxxxxxxx", 16));
+	wr.opcode = IBV_WR_RDMA_READ;
+	wr.wr.rdma.remote_addr += 8;
+	expect(post(qp, wr) == IBV_WC_SUCCESS);
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	expect(post(qp, wr) == IBV_WC_SUCCESS && !memcmp(target + 8, target, 8) && !target[0]);
+	expect(!ibv_dereg_mr(null) && !ibv_dereg_mr(mr));
 }
 
 static void files(struct ibv_pd *pd, struct ibv_qp *qp)
@@ -311,6 +330,7 @@ int main(void)
 	window_in_a_batch(pd);
 	device_memory(pd, qp);
 	on_demand(pd, qp);
+	null_region(pd, qp);
 	files(pd, qp);
 	changes(pd, qp);
 	imports(pd, qp);
