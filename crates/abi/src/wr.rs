@@ -6,7 +6,7 @@ use irdma::{Features, Placement, Profile, QpType, Qpn, SendFlags, SendOp, Sge, U
 
 use crate::ah::Ah;
 use crate::batch::Batch;
-use crate::boundary::{Ended, Errno, FromC, In, Kept, Object, Status, cross, read_program, refuse};
+use crate::boundary::{Ended, Errno, In, Kept, Object, Status, arg, cross, read_program, refuse};
 use crate::mw;
 use crate::qp::Qp;
 use crate::types::{
@@ -80,7 +80,7 @@ pub fn offered(service: QpType) -> u64 {
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     cross::<Ended>("ibv_wr_start", || {
         // SAFETY: the program's promise of a live queue pair.
-        let qp = unsafe { <&Object<Qp>>::from_c(qp.cast()) }?;
+        let qp = unsafe { arg::<&Object<Qp>>("ibv_wr_start", "qp", qp.cast()) }?;
         let mut batch = qp.batch.take();
         batch.clear();
         batch.keep();
@@ -92,7 +92,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     cross::<Status>("ibv_wr_complete", || {
         // SAFETY: the program's promise of a live queue pair.
-        let qp = unsafe { <&Object<Qp>>::from_c(qp.cast()) }?;
+        let qp = unsafe { arg::<&Object<Qp>>("ibv_wr_complete", "qp", qp.cast()) }?;
         // SAFETY: a batch is the affair of the thread that started it.
         let batch = unsafe { qp.batch.resume() };
         let batch = batch.ok_or_else(|| not_started("ibv_wr_complete"))?;
@@ -105,7 +105,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     cross::<Ended>("ibv_wr_abort", || {
         // SAFETY: the program's promise of a live queue pair.
-        let qp = unsafe { <&Object<Qp>>::from_c(qp.cast()) }?;
+        let qp = unsafe { arg::<&Object<Qp>>("ibv_wr_abort", "qp", qp.cast()) }?;
         // SAFETY: as in `wr_complete`.
         drop(unsafe { qp.batch.resume() });
         Ok(())
@@ -128,7 +128,7 @@ unsafe fn build(
 ) {
     cross::<Ended>(call, || {
         // SAFETY: our caller promises it.
-        let qp = unsafe { <&Object<Qp>>::from_c(qp.cast()) }?;
+        let qp = unsafe { arg::<&Object<Qp>>(call, "qp", qp.cast()) }?;
         // SAFETY: as above.
         let mut batch = unsafe { qp.batch.resume() }.ok_or_else(|| not_started(call))?;
         if let Err(error) = work(qp, &mut batch) {
@@ -266,8 +266,7 @@ unsafe extern "C" fn wr_bind_mw(
     const CALL: &str = "ibv_wr_bind_mw";
     let work = |qp: &Object<Qp>, batch: &mut Batch| {
         // SAFETY: the program's filled-in structure.
-        let In(bind_info) = unsafe { In::from_c(info) }
-            .map_err(|_| refuse(CALL, libc::EINVAL, "bind_info is NULL"))?;
+        let In(bind_info) = unsafe { arg(CALL, "bind_info", info) }?;
         // SAFETY: the program promises a live window and region.
         let (op, window) = unsafe { mw::request(CALL, &ibv_send_wr_bind { mw, rkey, bind_info }) }?;
         start_request(CALL, qp, batch, IBV_QP_EX_WITH_BIND_MW, op)?;
@@ -284,8 +283,7 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
     const CALL: &str = "ibv_wr_set_ud_addr";
     let work = |_: &Object<Qp>, batch: &mut Batch| {
         // SAFETY: the program's promise of a live handle.
-        let ah = unsafe { <&Object<Ah>>::from_c(ah) }
-            .map_err(|_| refuse(CALL, libc::EINVAL, "ah is NULL"))?;
+        let ah = unsafe { arg::<&Object<Ah>>(CALL, "ah", ah) }?;
         let ah = ah.handle.transport().clone();
         let set = batch.set_ud(UdDest { ah, qpn: Qpn::new(qpn), qkey });
         set.map_err(|cause| refuse(CALL, libc::EINVAL, cause))
@@ -322,8 +320,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
         }
         let sges = (0..count).map(|at| {
             // SAFETY: the program's list has `count` elements.
-            let sge = unsafe { list.wrapping_add(at).read_unaligned() };
-            Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey }
+            Sge::from(unsafe { list.wrapping_add(at).read_unaligned() })
         });
         batch.set_sges(sges).map_err(|cause| refuse(CALL, libc::EINVAL, cause))
     };

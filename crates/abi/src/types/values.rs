@@ -242,6 +242,7 @@ c_values! {
         IBV_SRQ_INIT_ATTR_PD = 1 << 1,
         IBV_SRQ_INIT_ATTR_XRCD = 1 << 2,
         IBV_SRQ_INIT_ATTR_CQ = 1 << 3,
+        IBV_SRQ_INIT_ATTR_TM = 1 << 4,
     }
 
     // QP types, creation masks and flags.

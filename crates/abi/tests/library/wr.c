@@ -308,6 +308,8 @@ static void reset(struct ibv_pd *pd)
 	expect(ibv_wr_complete(ex) == EINVAL);
 	expect(ibv_post_send(qp, &send, &bad_send) == EINVAL && bad_send == &send);
 	expect(ibv_post_recv(qp, &recv, &bad_recv) == EINVAL && bad_recv == &recv);
+	qp->state = IBV_QPS_RTS;
+	expect(ibv_post_recv(qp, &recv, &bad_recv) == EINVAL);
 	expect(!ibv_destroy_qp(qp));
 }
 
