@@ -88,8 +88,10 @@ pub fn create_ex(
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let mut asked = attr.get();
     if asked.comp_mask & !KNOWN != 0 {
-        let cause =
-            format!("comp_mask {:#x}: only PD, CREATE_FLAGS, SEND_OPS_FLAGS", asked.comp_mask);
+        let cause = format!(
+            "comp_mask {:#x}: only PD, XRCD, CREATE_FLAGS, SEND_OPS_FLAGS",
+            asked.comp_mask
+        );
         return Err(refuse(CALL, libc::EOPNOTSUPP, &cause));
     }
     if asked.qp_type == IBV_QPT_XRC_RECV {
