@@ -7,6 +7,8 @@ use irdma_transport::{ErrorKind, VerbsError};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
+use crate::write::write_all;
+
 /// Writes events of this workspace as `[irdma PID] level: text`.
 struct Stderr(Level);
 
@@ -31,7 +33,8 @@ impl Subscriber for Stderr {
         let mut line = Line(format!("[irdma {}] {level}: ", clock::pid()));
         event.record(&mut line);
         line.0.push('\n');
-        write_line(line.0.as_bytes());
+        // One write a line, so that lines of several threads and processes do not mix.
+        let _ = write_all(std::io::stderr(), line.0.as_bytes());
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -42,20 +45,6 @@ impl Subscriber for Stderr {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
     fn enter(&self, _: &span::Id) {}
     fn exit(&self, _: &span::Id) {}
-}
-
-/// One write a line, so that lines of several threads and processes do not mix. The C library's
-/// `write` would be a cancellation point, and whoever logs may hold locks.
-fn write_line(mut rest: &[u8]) {
-    let stderr = std::io::stderr();
-    while !rest.is_empty() {
-        match rustix::io::write(&stderr, rest) {
-            Ok(0) => return,
-            Ok(written) => rest = &rest[written..],
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return,
-        }
-    }
 }
 
 struct Line(String);

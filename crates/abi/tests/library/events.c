@@ -151,22 +151,22 @@ static void cancelled(void *(*wait)(void *), void *where)
 	expect(result == PTHREAD_CANCELED);
 }
 
-static int refused;
+static int right;
 
-/* The line that is logged must not be where a thread ends: the library holds locks. */
-static void *be_refused(void *qp)
+/* What is logged and captured must not be where a thread ends: the library holds locks. */
+static void *post_uncancelled(void *qp)
 {
-	struct ibv_send_wr wr = { .opcode = 99 }, *bad;
+	struct ibv_send_wr wr = { .opcode = 99 }, good = { .opcode = IBV_WR_RDMA_WRITE }, *bad;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	pthread_cancel(pthread_self());
 	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
-	refused = ibv_post_send(qp, &wr, &bad) == EINVAL;
+	right = ibv_post_send(qp, &wr, &bad) == EINVAL && !ibv_post_send(qp, &good, &bad);
 	pthread_testcancel();
 	return NULL;
 }
 
-static void cancelled_while_refused(struct ibv_pd *pd)
+static void cancelled_while_posting(struct ibv_pd *pd)
 {
 	struct ibv_cq *cq = ibv_create_cq(pd->context, 8, NULL, NULL, 0);
 	struct ibv_qp *qp = make_qp(pd, cq);
@@ -174,31 +174,34 @@ static void cancelled_while_refused(struct ibv_pd *pd)
 	void *result;
 
 	connect_qp(qp, qp->qp_num);
-	expect(!pthread_create(&thread, NULL, be_refused, qp) && !pthread_join(thread, &result));
-	expect(result == PTHREAD_CANCELED && refused);
+	expect(!pthread_create(&thread, NULL, post_uncancelled, qp) && !pthread_join(thread, &result));
+	expect(result == PTHREAD_CANCELED && right);
 	expect(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
 }
 
 int main(void)
 {
-	/* Refusals write a line. */
-	int logs = !setenv("IRDMA_LOG", "info", 1);
+	char capture[] = "/tmp/events-XXXXXX";
+	/* Refusals write a line, and packets go into a file. */
+	int writes = mkstemp(capture) >= 0 && !setenv("IRDMA_LOG", "info", 1) &&
+		     !setenv("IRDMA_CAPTURE", capture, 1);
 	struct ibv_context *context = open_loopback();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory,
 				       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	struct ibv_comp_channel *channel;
 
-	expect(logs && pd && mr);
+	expect(writes && pd && mr);
 	completions(pd, mr);
 	errors(pd, mr);
 	channel = ibv_create_comp_channel(context);
 	expect(channel);
 	cancelled(wait_for_cq, channel);
 	cancelled(wait_for_async, context);
-	cancelled_while_refused(pd);
+	cancelled_while_posting(pd);
 	completions(pd, mr);
 	expect(!ibv_destroy_comp_channel(channel));
 	expect(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
+	expect(!unlink(capture));
 	return 0;
 }
