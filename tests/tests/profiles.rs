@@ -30,6 +30,7 @@ fn devinfo_shows_the_limits_of_the_profile() {
         assert_eq!(value(&shown, "max_sge:"), sge);
         assert_eq!(value(&shown, "max_srq:"), srq);
         assert_eq!(value(&shown, "atomic_cap:"), atomics);
+        assert!(shown.stdout.contains("RoCE v2"), "{shown}");
     }
 }
 
@@ -39,6 +40,7 @@ fn devinfo_shows_iwarp_devices() {
     let shown = devinfo(&["--mode", "iwarp"]);
     assert!(value(&shown, "hca_id:").starts_with("iw_"));
     assert!(value(&shown, "transport:").starts_with("iWARP"));
+    assert!(!shown.stdout.contains("RoCE v2"), "{shown}");
 }
 
 /// What a profile offers works between programs; what it lacks is refused to them.

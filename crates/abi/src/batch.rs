@@ -36,8 +36,8 @@ enum Data {
 }
 
 /// Why data or an address was refused.
-pub const NO_REQUEST: &str = "there is no request that it could belong to";
-pub const TOO_MUCH_INLINE: &str = "more inline data than any queue pair takes";
+const NO_REQUEST: &str = "there is no request that it could belong to";
+const TOO_MUCH_INLINE: &str = "more inline data than any queue pair takes";
 
 impl Batch {
     /// Forgets the batch before.

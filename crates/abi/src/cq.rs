@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use irdma::{CqInitAttr, Overrun};
 
 use crate::boundary::{
-    Bits, End, Ends, Errno, FromC, InOut, Kept, NOT_YET, Object, Out, PATIENCE, Shape, refuse,
+    Bits, End, Ends, Errno, InOut, Kept, NOT_YET, Object, Out, PATIENCE, Shape, arg, refuse,
     set_field,
 };
 use crate::context::Context;
@@ -131,7 +131,8 @@ pub fn create_ex(
         check_parent_domain(&asked)?;
     }
     // SAFETY: the program promises that the attributes name live objects.
-    let channel = unsafe { Option::<&Object<CompChannel>>::from_c(asked.channel) }?;
+    let channel =
+        unsafe { arg::<Option<&Object<CompChannel>>>(CREATE_EX, "channel", asked.channel) }?;
     let attr = CqInitAttr {
         cqe: asked.cqe,
         channel: channel.map(|channel| &*channel.handle),
@@ -159,7 +160,8 @@ fn overrun(asked: &ibv_cq_init_attr_ex) -> Result<Overrun, Errno> {
 
 fn check_parent_domain(asked: &ibv_cq_init_attr_ex) -> Result<(), Errno> {
     // SAFETY: the program promises a live domain.
-    let domain = unsafe { Option::<&Object<Pd>>::from_c(asked.parent_domain) }?;
+    let domain =
+        unsafe { arg::<Option<&Object<Pd>>>(CREATE_EX, "parent_domain", asked.parent_domain) }?;
     if !domain.is_some_and(|domain| domain.is_parent()) {
         return Err(refuse(CREATE_EX, libc::EINVAL, "parent_domain is not a parent domain"));
     }

@@ -6,8 +6,7 @@ use std::mem::ManuallyDrop;
 use irdma::DmAttr;
 
 use crate::boundary::{
-    End, Ends, Errno, FromC, InOut, Object, Shape, Status, cross, read_program, refuse,
-    write_program,
+    End, Ends, Errno, InOut, Object, Shape, Status, arg, cross, read_program, refuse, write_program,
 };
 use crate::context::Context;
 use crate::handle;
@@ -77,7 +76,7 @@ unsafe extern "C" fn memcpy_to_dm(
 ) -> c_int {
     cross::<Status>("ibv_memcpy_to_dm", || {
         // SAFETY: the program's promise of live device memory.
-        let dm = unsafe { <&Object<Dm>>::from_c(dm) }?;
+        let dm = unsafe { arg::<&Object<Dm>>("ibv_memcpy_to_dm", "dm", dm) }?;
         check("ibv_memcpy_to_dm", dm, host, len)?;
         let mut bytes = vec![0; len];
         // SAFETY: the program's buffer has `len` bytes.
@@ -95,7 +94,7 @@ unsafe extern "C" fn memcpy_from_dm(
 ) -> c_int {
     cross::<Status>("ibv_memcpy_from_dm", || {
         // SAFETY: the program's promise of live device memory.
-        let dm = unsafe { <&Object<Dm>>::from_c(dm) }?;
+        let dm = unsafe { arg::<&Object<Dm>>("ibv_memcpy_from_dm", "dm", dm) }?;
         check("ibv_memcpy_from_dm", dm, host, len)?;
         let mut bytes = vec![0; len];
         dm.handle.memcpy_from_dm(offset, &mut bytes)?;

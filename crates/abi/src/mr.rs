@@ -160,8 +160,7 @@ pub fn advise(
     }
     let sge = |at| {
         // SAFETY: the program's list has `count` elements.
-        let sge = unsafe { list.wrapping_add(at).read_unaligned() };
-        Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey }
+        Sge::from(unsafe { list.wrapping_add(at).read_unaligned() })
     };
     let sges: Vec<Sge> = (0..count as usize).map(sge).collect();
     Ok(pd.handle.advise_mr(advice, AdviseFlags::from_bits_retain(flags), &sges)?)

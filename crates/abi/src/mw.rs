@@ -2,7 +2,7 @@
 
 use irdma::{Access, MwBind, MwType, SendData, SendFlags, SendOp, SendWr};
 
-use crate::boundary::{Errno, FromC, In, Object, Owned, Shape, refuse, set_field};
+use crate::boundary::{Errno, In, Object, Owned, Shape, arg, refuse, set_field};
 use crate::handle;
 use crate::mr::Mr;
 use crate::pd::Pd;
@@ -54,8 +54,7 @@ pub fn bind(qp: &Object<Qp>, mw: &Object<Mw>, In(bind): In<ibv_mw_bind>) -> Resu
     qp.check_post(CALL)?;
     let flags = SendFlags::from_bits(bind.send_flags)
         .ok_or_else(|| refuse(CALL, libc::EINVAL, "send_flags has unknown bits"))?;
-    let old = mw.seen().rkey;
-    let rkey = old & !0xff | old.wrapping_add(1) & 0xff;
+    let rkey = mw.handle.rkey() & !0xff | mw.seen().rkey.wrapping_add(1) & 0xff;
     let op = operation(CALL, mw, rkey, &bind.bind_info)?;
     let data = SendData::Sges(&[]);
     qp.handle.post_send(&SendWr { wr_id: bind.wr_id, op, flags, data, ud: None })?;
@@ -72,8 +71,7 @@ pub unsafe fn request<'a>(
     wr: &ibv_send_wr_bind,
 ) -> Result<(SendOp, &'a Object<Mw>), Errno> {
     // SAFETY: our caller promises it.
-    let mw = unsafe { <&Object<Mw>>::from_c(wr.mw) }
-        .map_err(|_| refuse(call, libc::EINVAL, "bind_mw.mw is NULL"))?;
+    let mw = unsafe { arg::<&Object<Mw>>(call, "bind_mw.mw", wr.mw) }?;
     Ok((operation(call, mw, wr.rkey, &wr.bind_info)?, mw))
 }
 
@@ -91,12 +89,13 @@ fn operation(
     // A window is for the peer; programs ask for local rights all the same.
     let access = access - Access::LOCAL_WRITE;
     // SAFETY: the program promises that the binding names a live region, or none.
-    let mr = unsafe { Option::<&Object<Mr>>::from_c(info.mr) }?;
+    let mr = unsafe { arg::<Option<&Object<Mr>>>(call, "bind_info.mr", info.mr) }?;
     if mr.is_none() && info.length > 0 {
         return Err(refuse(call, libc::EINVAL, "bind_info.mr is NULL, but not the length 0"));
     }
     Ok(SendOp::BindMw(MwBind {
-        rkey: mw.seen().rkey,
+        // Its first key: which one it has when the request is carried out, nobody knows yet.
+        rkey: mw.handle.rkey(),
         new_rkey: rkey,
         lkey: mr.map_or(0, |mr| mr.seen().lkey),
         va: info.addr,

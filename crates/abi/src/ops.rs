@@ -4,7 +4,7 @@
 
 use std::ffi::c_int;
 
-use crate::boundary::{Errno, FromC, In, Object, Status, cross, refuse};
+use crate::boundary::{Errno, Object, Status, arg, cross, refuse};
 use crate::cq::Cq;
 use crate::exported;
 use crate::mw::{self, Mw};
@@ -33,8 +33,9 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wcs: *mut ibv_wc)
     let mut count = 0;
     let status = cross::<Status>("ibv_poll_cq", || {
         // SAFETY: the program's promise of a live queue.
-        let cq = unsafe { <&Object<Cq>>::from_c(cq) }?;
-        let room = usize::try_from(room).map_err(|_| Errno(libc::EINVAL))?;
+        let cq = unsafe { arg::<&Object<Cq>>("ibv_poll_cq", "cq", cq) }?;
+        let room = usize::try_from(room)
+            .map_err(|_| refuse("ibv_poll_cq", libc::EINVAL, "num_entries is negative"))?;
         if room > 0 && wcs.is_null() {
             return Err(refuse("ibv_poll_cq", libc::EINVAL, "wc is NULL"));
         }
@@ -53,7 +54,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wcs: *mut ibv_wc)
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     cross::<Status>("ibv_req_notify_cq", || {
         // SAFETY: the program's promise of a live queue.
-        let cq = unsafe { <&Object<Cq>>::from_c(cq) }?;
+        let cq = unsafe { arg::<&Object<Cq>>("ibv_req_notify_cq", "cq", cq) }?;
         Ok(cq.handle.req_notify_cq(solicited_only != 0)?)
     })
 }
@@ -67,7 +68,7 @@ unsafe extern "C" fn post_send(
     let mut at = list;
     let status = cross::<Status>("ibv_post_send", || {
         // SAFETY: the program's promise of a live queue pair.
-        let qp = unsafe { <&Object<Qp>>::from_c(qp) }?;
+        let qp = unsafe { arg::<&Object<Qp>>("ibv_post_send", "qp", qp) }?;
         qp.check_post("ibv_post_send")?;
         let mut posting = qp.handle.start_post()?;
         let mut inline = Inline::new();
@@ -100,7 +101,7 @@ unsafe extern "C" fn post_recv(
     let mut at = list;
     let status = cross::<Status>("ibv_post_recv", || {
         // SAFETY: the program's promise of a live queue pair.
-        let qp = unsafe { <&Object<Qp>>::from_c(qp) }?;
+        let qp = unsafe { arg::<&Object<Qp>>("ibv_post_recv", "qp", qp) }?;
         qp.check_post("ibv_post_recv")?;
         let mut posting = qp.handle.start_post()?;
         // SAFETY: the program's list.
@@ -121,7 +122,7 @@ unsafe extern "C" fn post_srq_recv(
     let mut at = list;
     let status = cross::<Status>("ibv_post_srq_recv", || {
         // SAFETY: the program's promise of a live queue.
-        let srq = unsafe { <&Object<Srq>>::from_c(srq) }?;
+        let srq = unsafe { arg::<&Object<Srq>>("ibv_post_srq_recv", "srq", srq) }?;
         // SAFETY: the program's list.
         unsafe {
             each_recv("ibv_post_srq_recv", &mut at, srq.max_sge, |wr| {
@@ -174,10 +175,10 @@ unsafe fn blame<T>(status: c_int, at: *mut T, bad: *mut *mut T) -> c_int {
 unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     cross::<Status>("ibv_bind_mw", || {
         // SAFETY: the program's promise of a live queue pair.
-        let qp = unsafe { <&Object<Qp>>::from_c(qp) }?;
+        let qp = unsafe { arg::<&Object<Qp>>("ibv_bind_mw", "qp", qp) }?;
         // SAFETY: as above, of a window.
-        let mw = unsafe { <&Object<Mw>>::from_c(mw) }?;
+        let mw = unsafe { arg::<&Object<Mw>>("ibv_bind_mw", "mw", mw) }?;
         // SAFETY: the program's filled-in structure.
-        mw::bind(qp, mw, unsafe { In::from_c(bind.cast_const()) }?)
+        mw::bind(qp, mw, unsafe { arg("ibv_bind_mw", "mw_bind", bind.cast_const()) }?)
     })
 }

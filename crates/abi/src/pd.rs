@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use crate::boundary::{End, Ends, Errno, FromC, InOut, Object, Shape, refuse};
+use crate::boundary::{End, Ends, Errno, InOut, Object, Shape, arg, refuse};
 use crate::context::Context;
 use crate::handle;
 use crate::import::{Directory, Listed};
@@ -96,10 +96,9 @@ pub fn alloc_parent_domain(
         return Err(refuse(CALL, libc::EINVAL, "an allocator is NULL"));
     }
     // SAFETY: the program promises that the attributes name live objects.
-    let pd = unsafe { <&Object<Pd>>::from_c(attr.pd) }
-        .map_err(|_| refuse(CALL, libc::EINVAL, "pd is NULL"))?;
+    let pd = unsafe { arg::<&Object<Pd>>(CALL, "pd", attr.pd) }?;
     // SAFETY: as above.
-    let td = unsafe { Option::<&Object<Td>>::from_c(attr.td) }?;
+    let td = unsafe { arg::<Option<&Object<Td>>>(CALL, "td", attr.td) }?;
     let elsewhere = !std::ptr::eq(pd.seen().context, context.as_seen());
     if elsewhere || pd.parent {
         return Err(refuse(CALL, libc::EINVAL, "pd is a parent domain, or of another context"));

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use crate::boundary::{Errno, FromC, Object, Status, cross, refuse, set_field};
+use crate::boundary::{Errno, Object, Status, arg, cross, refuse, set_field};
 use crate::cq::{Cq, Polled};
 use crate::types::{ibv_cq_ex, ibv_poll_cq_attr};
 use crate::work::seen_completion;
@@ -35,7 +35,7 @@ pub fn functions(ex: ibv_cq_ex) -> ibv_cq_ex {
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     cross::<Status>("ibv_start_poll", || {
         // SAFETY: the program's promise of a live queue.
-        let cq = unsafe { <&Object<Cq>>::from_c(cq.cast()) }?;
+        let cq = unsafe { arg::<&Object<Cq>>("ibv_start_poll", "cq", cq.cast()) }?;
         // SAFETY: NULL, or the program's attributes.
         if !attr.is_null() && unsafe { attr.read_unaligned() }.comp_mask != 0 {
             return Err(refuse("ibv_start_poll", libc::EINVAL, "comp_mask has unknown bits"));
@@ -51,7 +51,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     cross::<Status>("ibv_next_poll", || {
         // SAFETY: the program's promise of a live queue.
-        let cq = unsafe { <&Object<Cq>>::from_c(cq.cast()) }?;
+        let cq = unsafe { arg::<&Object<Cq>>("ibv_next_poll", "cq", cq.cast()) }?;
         // SAFETY: a poll is the affair of the thread that started it.
         let turn = unsafe { cq.polling.resume() }
             .ok_or_else(|| refuse("ibv_next_poll", libc::EINVAL, "no poll was started"))?;
@@ -64,7 +64,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     cross::<Status>("ibv_end_poll", || {
         // SAFETY: the program's promise of a live queue.
-        let cq = unsafe { <&Object<Cq>>::from_c(cq.cast()) }?;
+        let cq = unsafe { arg::<&Object<Cq>>("ibv_end_poll", "cq", cq.cast()) }?;
         // SAFETY: as in `next_poll`.
         drop(unsafe { cq.polling.resume() });
         Ok(())
@@ -74,16 +74,20 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// Moves the poll to the next completion.
 #[inline]
 fn step(cq: &Object<Cq>) -> Result<(), Errno> {
-    let count = cq.handle.poll_each(1, |wc| {
+    let mut stamp = None;
+    cq.handle.poll_each(1, |wc| {
         set_field!(cq, ex.wr_id, wc.wr_id);
         set_field!(cq, ex.status, wc.status as u32);
         set_field!(cq, wc, seen_completion(&wc));
         set_field!(cq, timestamp_ns, wc.timestamp_ns);
-        if cq.wants_wallclock {
-            set_field!(cq, wallclock_ns, cq.handle.wallclock_ns(wc.timestamp_ns));
-        }
+        stamp = Some(wc.timestamp_ns);
     })?;
-    if count == 0 { Err(Errno(libc::ENOENT)) } else { Ok(()) }
+    let stamp = stamp.ok_or(Errno(libc::ENOENT))?;
+    if cq.wants_wallclock {
+        // Reads clocks, which the queue's lock is not held for.
+        set_field!(cq, wallclock_ns, cq.handle.wallclock_ns(stamp));
+    }
+    Ok(())
 }
 
 /// Defines accessors of the completion that the poll stands on.

@@ -12,7 +12,7 @@ use irdma::{
 use crate::ah;
 use crate::batch::Batch;
 use crate::boundary::{
-    End, Ends, Errno, FromC, In, InOut, Object, Out, Owned, Partial, Shape, refuse, set_field,
+    End, Ends, Errno, In, InOut, Object, Out, Owned, Partial, Shape, arg, refuse, set_field,
 };
 use crate::context::Context;
 use crate::cq::Cq;
@@ -39,6 +39,8 @@ pub struct Qp {
     pub send_ops: u64,
     pub batch: Turn<Batch>,
     hears: AtomicBool,
+    /// As the program took it, whatever it wrote into its structure.
+    in_reset: AtomicBool,
 }
 
 // SAFETY: `ibv_qp_ex` begins with an `ibv_qp`.
@@ -86,8 +88,10 @@ pub fn create_ex(
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let mut asked = attr.get();
     if asked.comp_mask & !KNOWN != 0 {
-        let cause =
-            format!("comp_mask {:#x}: only PD, CREATE_FLAGS, SEND_OPS_FLAGS", asked.comp_mask);
+        let cause = format!(
+            "comp_mask {:#x}: only PD, XRCD, CREATE_FLAGS, SEND_OPS_FLAGS",
+            asked.comp_mask
+        );
         return Err(refuse(CALL, libc::EOPNOTSUPP, &cause));
     }
     if asked.qp_type == IBV_QPT_XRC_RECV {
@@ -97,11 +101,16 @@ pub fn create_ex(
         return Err(refuse(CALL, libc::EINVAL, "comp_mask lacks PD"));
     }
     // SAFETY: `comp_mask` says that the program filled it in.
-    let pd = unsafe { <&Object<Pd>>::from_c(asked.pd) }?;
+    let pd = unsafe { arg::<&Object<Pd>>(CALL, "pd", asked.pd) }?;
     let extras = Extras {
         create_flags: if_named(&asked, IBV_QP_INIT_ATTR_CREATE_FLAGS, asked.create_flags),
         send_ops: if_named(&asked, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, asked.send_ops_flags),
     };
+    let lacking = extras.send_ops & wr::lacking(context.handle.device().profile());
+    if lacking != 0 {
+        let cause = format!("send_ops_flags {lacking:#x}: the profile does not have it");
+        return Err(refuse(CALL, libc::EOPNOTSUPP, &cause));
+    }
     let mut basic = basic_part(&asked);
     let qp = make(CALL, pd, &mut basic, extras)?;
     asked.cap = basic.cap;
@@ -158,15 +167,14 @@ fn make(
         let cause = format!("create_flags {flags:#x}: only BLOCK_SELF_MCAST_LB");
         return Err(refuse(call, libc::EOPNOTSUPP, &cause));
     }
-    let null = |name: &str| refuse(call, libc::EINVAL, &format!("{name} is NULL"));
     // SAFETY: the program promises that the attributes name live objects.
-    let send_cq = unsafe { <&Object<Cq>>::from_c(attr.send_cq) }.map_err(|_| null("send_cq"))?;
+    let send_cq = unsafe { arg::<&Object<Cq>>(call, "send_cq", attr.send_cq) }?;
     // What only sends has no queue for receives.
     let recv_cq = if qp_type == QpType::XrcSend { attr.send_cq } else { attr.recv_cq };
     // SAFETY: as above.
-    let recv_cq = unsafe { <&Object<Cq>>::from_c(recv_cq) }.map_err(|_| null("recv_cq"))?;
+    let recv_cq = unsafe { arg::<&Object<Cq>>(call, "recv_cq", recv_cq) }?;
     // SAFETY: as above.
-    let srq = unsafe { Option::<&Object<Srq>>::from_c(attr.srq) }?;
+    let srq = unsafe { arg::<Option<&Object<Srq>>>(call, "srq", attr.srq) }?;
     let handle = pd.handle.create_qp(&QpInitAttr {
         qp_type,
         send_cq: &send_cq.handle,
@@ -210,6 +218,7 @@ pub fn finish(
         send_ops,
         batch: Turn::new(Batch::default()),
         hears: AtomicBool::new(false),
+        in_reset: AtomicBool::new(true),
     };
     Object::new(if send_ops == 0 { ex } else { wr::functions(ex) }, own)
 }
@@ -264,6 +273,7 @@ pub fn modify(qp: &Object<Qp>, In(attr): In<ibv_qp_attr>, mask: c_int) -> Result
     };
     qp.handle.modify_qp(&attributes(&attr, mask)?, mask)?;
     if mask.contains(AttrMask::STATE) {
+        qp.in_reset.store(attr.qp_state == QpState::Reset as u32, Ordering::Relaxed);
         set_field!(qp, qp_base.state, attr.qp_state);
     }
     Ok(())
@@ -400,9 +410,7 @@ impl Object<Qp> {
     /// the C interface. The device itself would keep the request.
     #[inline]
     pub fn check_post(&self, call: &str) -> Result<(), Errno> {
-        let c = self.c();
-        // SAFETY: the structure lives as long as the object.
-        if unsafe { (*c).qp_base.state } != QpState::Reset as u32 {
+        if !self.in_reset.load(Ordering::Relaxed) {
             return Ok(());
         }
         Err(refuse(call, libc::EINVAL, "the queue pair is in RESET: take it to INIT or further"))

@@ -4,20 +4,21 @@ use std::ffi::c_int;
 use std::mem::size_of;
 use std::time::Duration;
 
-use irdma::{DeviceAttr, Gid, PortAttr, Profile};
+use irdma::{DeviceAttr, Gid, PortAttr, Profile, Transport};
 
 use crate::boundary::{Errno, In, InOut, Object, Out, Partial, refuse};
 use crate::context::Context;
 use crate::device::put;
 use crate::types::{
-    COMPAT_PORT_ATTR_LEN, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT,
-    IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
-    IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_QPF_GRH_REQUIRED,
-    IBV_VALUES_MASK_RAW_CLOCK, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
-    ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
+    COMPAT_PORT_ATTR_LEN, IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET,
+    IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ,
+    IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE,
+    IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
+    ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
 
-/// RoCE v2 as `ibv_query_gid_type` numbers it, other than `ibv_gid_entry`.
+/// GID types as `ibv_query_gid_type` numbers them, other than `ibv_gid_entry`.
+const SYSFS_GID_TYPE_IB: u32 = 0;
 const SYSFS_GID_TYPE_ROCE_V2: u32 = 1;
 
 /// `ibv_query_device(3)`.
@@ -107,7 +108,6 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
     c.max_mr = int(limits.max_mr);
     c.max_mw = int(limits.max_mw);
     c.max_pd = int(limits.max_pd);
-    c.max_mw = int(limits.max_mw);
     c.max_qp_rd_atom = limits.max_qp_rd_atom.into();
     c.max_res_rd_atom = int(u32::from(limits.max_qp_rd_atom) * limits.max_qp);
     c.max_qp_init_rd_atom = limits.max_qp_init_rd_atom.into();
@@ -145,11 +145,11 @@ pub fn port_ex(
     mut attr: Partial<'_, ibv_port_attr>,
     size: usize,
 ) -> Result<(), Errno> {
-    attr.write(size, &port_attr(&context.handle.query_port(port)?));
+    attr.write(size, &port_attr(context, &context.handle.query_port(port)?));
     Ok(())
 }
 
-fn port_attr(attr: &PortAttr) -> ibv_port_attr {
+fn port_attr(context: &Object<Context>, attr: &PortAttr) -> ibv_port_attr {
     let mut c = ibv_port_attr::zeroed();
     c.state = attr.state as u32;
     c.max_mtu = mtu(attr.max_mtu);
@@ -164,8 +164,13 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
     c.active_speed = attr.active_speed;
     c.phys_state = attr.state.physical();
     c.link_layer = IBV_LINK_LAYER_ETHERNET;
-    c.flags = IBV_QPF_GRH_REQUIRED;
+    c.flags = if is_roce(context) { IBV_QPF_GRH_REQUIRED } else { 0 };
     c
+}
+
+/// GIDs are addresses of packets on RoCE; an iWARP device has one in name only.
+fn is_roce(context: &Object<Context>) -> bool {
+    context.handle.device().transport() == Transport::Ib
 }
 
 /// `ibv_query_port_speed`, in units of 100 Mb/s.
@@ -259,7 +264,7 @@ fn gid_entry(context: &Object<Context>, index: u32, gid: Gid) -> ibv_gid_entry {
     entry.gid = ibv_gid { raw: gid.0 };
     entry.gid_index = index;
     entry.port_num = 1;
-    entry.gid_type = IBV_GID_TYPE_ROCE_V2;
+    entry.gid_type = if is_roce(context) { IBV_GID_TYPE_ROCE_V2 } else { IBV_GID_TYPE_IB };
     entry.ndev_ifindex = context.handle.device().netdev_index();
     entry
 }
@@ -303,7 +308,7 @@ pub fn gid_type(
     gid_type: Out<'_, u32>,
 ) -> Result<(), Errno> {
     find_gid(context, port, index)?;
-    gid_type.write(SYSFS_GID_TYPE_ROCE_V2);
+    gid_type.write(if is_roce(context) { SYSFS_GID_TYPE_ROCE_V2 } else { SYSFS_GID_TYPE_IB });
     Ok(())
 }
 

@@ -5,15 +5,15 @@ use std::mem::ManuallyDrop;
 
 use irdma::SrqAttr;
 
-use crate::boundary::{End, Ends, Errno, FromC, In, InOut, Object, Out, Shape, refuse};
+use crate::boundary::{End, Ends, Errno, In, InOut, Object, Out, Shape, arg, refuse};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::handle;
 use crate::pd::Pd;
 use crate::types::{
-    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
-    IBV_SRQ_LIMIT, IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
-    ibv_srq_init_attr_ex,
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TM, IBV_SRQ_INIT_ATTR_TYPE,
+    IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQ_LIMIT, IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_srq, ibv_srq_attr,
+    ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 use crate::xrc;
 
@@ -55,14 +55,22 @@ pub fn create_ex(
     context: &Object<Context>,
     mut attr: InOut<'_, ibv_srq_init_attr_ex>,
 ) -> Result<Box<Object<Srq>>, Errno> {
+    const KNOWN: u32 = IBV_SRQ_INIT_ATTR_TYPE
+        | IBV_SRQ_INIT_ATTR_PD
+        | IBV_SRQ_INIT_ATTR_XRCD
+        | IBV_SRQ_INIT_ATTR_CQ
+        | IBV_SRQ_INIT_ATTR_TM;
     let mut asked = attr.get();
     let has = |mask| asked.comp_mask & mask == mask;
+    if asked.comp_mask & !KNOWN != 0 {
+        let cause = format!("comp_mask {:#x} has unknown bits", asked.comp_mask);
+        return Err(refuse(CREATE_EX, libc::EINVAL, &cause));
+    }
     if !has(IBV_SRQ_INIT_ATTR_PD) {
         return Err(refuse(CREATE_EX, libc::EINVAL, "comp_mask lacks PD"));
     }
     // SAFETY: the program promises that the attributes name live objects.
-    let pd = unsafe { <&Object<Pd>>::from_c(asked.pd) }
-        .map_err(|_| refuse(CREATE_EX, libc::EINVAL, "pd is NULL"))?;
+    let pd = unsafe { arg::<&Object<Pd>>(CREATE_EX, "pd", asked.pd) }?;
     if !std::ptr::eq(pd.seen().context, context.as_seen()) {
         return Err(refuse(CREATE_EX, libc::EINVAL, "pd is of another context"));
     }
@@ -89,8 +97,7 @@ fn create_xrc(pd: &Object<Pd>, asked: &ibv_srq_init_attr_ex) -> Result<irdma::Sr
     // SAFETY: the program promises that the attributes name live objects.
     let xrcd = unsafe { xrc::named(CREATE_EX, asked.xrcd) }?;
     // SAFETY: as above.
-    let cq = unsafe { <&Object<Cq>>::from_c(asked.cq) }
-        .map_err(|_| refuse(CREATE_EX, libc::EINVAL, "cq is NULL"))?;
+    let cq = unsafe { arg::<&Object<Cq>>(CREATE_EX, "cq", asked.cq) }?;
     Ok(pd.handle.create_xrc_srq(sizes(&asked.attr), &xrcd.handle, &cq.handle)?)
 }
 

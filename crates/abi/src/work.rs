@@ -9,7 +9,7 @@ use irdma::{
 };
 
 use crate::ah::Ah;
-use crate::boundary::{Errno, FromC, Object, refuse};
+use crate::boundary::{Errno, Object, arg, refuse};
 use crate::mw::{self, Mw};
 use crate::qp::Qp;
 use crate::types::{
@@ -26,6 +26,12 @@ const _: () = {
     assert!(offset_of!(Sge, length) == offset_of!(ibv_sge, length));
     assert!(offset_of!(Sge, lkey) == offset_of!(ibv_sge, lkey));
 };
+
+impl From<ibv_sge> for Sge {
+    fn from(sge: ibv_sge) -> Self {
+        Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey }
+    }
+}
 
 /// The program's scatter/gather list, in place; EINVAL for more than `max` elements.
 ///
@@ -144,8 +150,7 @@ pub unsafe fn send_wr<'a>(
 
 fn datagram(ud: &ibv_send_wr_ud) -> Result<UdDest, Errno> {
     // SAFETY: the promise of `send_wr`'s caller.
-    let ah = unsafe { <&Object<Ah>>::from_c(ud.ah) }
-        .map_err(|_| refuse("ibv_post_send", libc::EINVAL, "wr.ud.ah is NULL"))?;
+    let ah = unsafe { arg::<&Object<Ah>>("ibv_post_send", "wr.ud.ah", ud.ah) }?;
     let qpn = Qpn::new(ud.remote_qpn);
     Ok(UdDest { ah: ah.handle.transport().clone(), qpn, qkey: ud.remote_qkey })
 }

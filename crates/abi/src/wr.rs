@@ -2,20 +2,20 @@
 
 use std::ffi::{c_int, c_void};
 
-use irdma::{Placement, QpType, Qpn, SendFlags, SendOp, Sge, UdDest};
+use irdma::{Features, Placement, Profile, QpType, Qpn, SendFlags, SendOp, Sge, UdDest};
 
 use crate::ah::Ah;
 use crate::batch::Batch;
-use crate::boundary::{Ended, Errno, FromC, In, Kept, Object, Status, cross, read_program, refuse};
+use crate::boundary::{Ended, Errno, In, Kept, Object, Status, arg, cross, read_program, refuse};
 use crate::mw;
 use crate::qp::Qp;
 use crate::types::{
-    IBV_FLUSH_MR, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
-    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
-    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
-    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
-    IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
-    ibv_send_wr_bind, ibv_sge,
+    IBV_FLUSH_MR, IBV_FLUSH_RANGE, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_FLUSH, IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ,
+    IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
+    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_mw,
+    ibv_mw_bind_info, ibv_qp_ex, ibv_send_wr_bind, ibv_sge,
 };
 
 /// `ex` with its functions. All are there, whatever the queue pair was created for: those that
@@ -47,14 +47,25 @@ pub fn functions(ex: ibv_qp_ex) -> ibv_qp_ex {
     }
 }
 
+const ATOMICS: u64 = IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+const MEMORY: u64 = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_FLUSH;
+
+/// The operations that a profile does not have, as flags of `send_ops_flags`.
+pub fn lacking(profile: Profile) -> u64 {
+    let bound = [
+        (Features::ATOMICS, ATOMICS),
+        (Features::PERSISTENCE, MEMORY),
+        (Features::WINDOWS, IBV_QP_EX_WITH_BIND_MW),
+    ];
+    let lacks = |feature| !profile.features().contains(feature);
+    bound.iter().filter(|(feature, _)| lacks(*feature)).fold(0, |all, (_, flags)| all | flags)
+}
+
 /// The operations that a service offers, as flags of `send_ops_flags`.
 pub fn offered(service: QpType) -> u64 {
     const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     const WRITES: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-    const READS: u64 = IBV_QP_EX_WITH_RDMA_READ
-        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
-    const MEMORY: u64 = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_FLUSH;
+    const READS: u64 = IBV_QP_EX_WITH_RDMA_READ | ATOMICS;
     const KEYS: u64 = IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
     match service {
         QpType::Rc => SENDS | IBV_QP_EX_WITH_SEND_WITH_INV | WRITES | READS | MEMORY | KEYS,
@@ -69,7 +80,7 @@ pub fn offered(service: QpType) -> u64 {
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     cross::<Ended>("ibv_wr_start", || {
         // SAFETY: the program's promise of a live queue pair.
-        let qp = unsafe { <&Object<Qp>>::from_c(qp.cast()) }?;
+        let qp = unsafe { arg::<&Object<Qp>>("ibv_wr_start", "qp", qp.cast()) }?;
         let mut batch = qp.batch.take();
         batch.clear();
         batch.keep();
@@ -81,7 +92,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     cross::<Status>("ibv_wr_complete", || {
         // SAFETY: the program's promise of a live queue pair.
-        let qp = unsafe { <&Object<Qp>>::from_c(qp.cast()) }?;
+        let qp = unsafe { arg::<&Object<Qp>>("ibv_wr_complete", "qp", qp.cast()) }?;
         // SAFETY: a batch is the affair of the thread that started it.
         let batch = unsafe { qp.batch.resume() };
         let batch = batch.ok_or_else(|| not_started("ibv_wr_complete"))?;
@@ -94,7 +105,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     cross::<Ended>("ibv_wr_abort", || {
         // SAFETY: the program's promise of a live queue pair.
-        let qp = unsafe { <&Object<Qp>>::from_c(qp.cast()) }?;
+        let qp = unsafe { arg::<&Object<Qp>>("ibv_wr_abort", "qp", qp.cast()) }?;
         // SAFETY: as in `wr_complete`.
         drop(unsafe { qp.batch.resume() });
         Ok(())
@@ -117,7 +128,7 @@ unsafe fn build(
 ) {
     cross::<Ended>(call, || {
         // SAFETY: our caller promises it.
-        let qp = unsafe { <&Object<Qp>>::from_c(qp.cast()) }?;
+        let qp = unsafe { arg::<&Object<Qp>>(call, "qp", qp.cast()) }?;
         // SAFETY: as above.
         let mut batch = unsafe { qp.batch.resume() }.ok_or_else(|| not_started(call))?;
         if let Err(error) = work(qp, &mut batch) {
@@ -190,14 +201,6 @@ requests! {
         = SendOp::CompareSwap { remote_addr, rkey, compare, swap };
     wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64)
         needs IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = SendOp::FetchAdd { remote_addr, rkey, add };
-    wr_flush(rkey: u32, remote_addr: u64, len: usize, placement: u8, level: u8)
-        needs IBV_QP_EX_WITH_FLUSH = SendOp::Flush {
-            remote_addr,
-            rkey,
-            len: u32::try_from(len).unwrap_or(u32::MAX),
-            placement: Placement::from_bits_retain(placement),
-            whole_region: level == IBV_FLUSH_MR,
-        };
     wr_local_inv(key: u32) needs IBV_QP_EX_WITH_LOCAL_INV = SendOp::LocalInvalidate { key };
 }
 
@@ -215,6 +218,44 @@ unsafe extern "C" fn wr_atomic_write(
     unsafe { wr_set_inline_data(qp, value.cast_mut(), 8) }
 }
 
+/// `ibv_wr_flush(3)`.
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    len: usize,
+    placement: u8,
+    level: u8,
+) {
+    const CALL: &str = "ibv_wr_flush";
+    let work = |qp: &Object<Qp>, batch: &mut Batch| {
+        let op = flush(rkey, remote_addr, len, placement, level)
+            .map_err(|cause| refuse(CALL, libc::EINVAL, &cause))?;
+        start_request(CALL, qp, batch, IBV_QP_EX_WITH_FLUSH, op)
+    };
+    // SAFETY: the program's live queue pair, on which it builds a batch.
+    unsafe { build(CALL, qp, work) }
+}
+
+fn flush(
+    rkey: u32,
+    remote_addr: u64,
+    len: usize,
+    placement: u8,
+    level: u8,
+) -> Result<SendOp, String> {
+    let len = u32::try_from(len).map_err(|_| format!("len {len}: a FLUSH has 32 bits for it"))?;
+    let placement = Placement::from_bits(placement)
+        .filter(|placement| !placement.is_empty())
+        .ok_or_else(|| format!("type {placement:#x}: GLOBAL, PERSISTENT or both"))?;
+    let whole_region = match level {
+        IBV_FLUSH_RANGE => false,
+        IBV_FLUSH_MR => true,
+        _ => return Err(format!("level {level}: a range or the region")),
+    };
+    Ok(SendOp::Flush { remote_addr, rkey, len, placement, whole_region })
+}
+
 /// `ibv_wr_bind_mw(3)`.
 unsafe extern "C" fn wr_bind_mw(
     qp: *mut ibv_qp_ex,
@@ -225,8 +266,7 @@ unsafe extern "C" fn wr_bind_mw(
     const CALL: &str = "ibv_wr_bind_mw";
     let work = |qp: &Object<Qp>, batch: &mut Batch| {
         // SAFETY: the program's filled-in structure.
-        let In(bind_info) = unsafe { In::from_c(info) }
-            .map_err(|_| refuse(CALL, libc::EINVAL, "bind_info is NULL"))?;
+        let In(bind_info) = unsafe { arg(CALL, "bind_info", info) }?;
         // SAFETY: the program promises a live window and region.
         let (op, window) = unsafe { mw::request(CALL, &ibv_send_wr_bind { mw, rkey, bind_info }) }?;
         start_request(CALL, qp, batch, IBV_QP_EX_WITH_BIND_MW, op)?;
@@ -243,8 +283,7 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
     const CALL: &str = "ibv_wr_set_ud_addr";
     let work = |_: &Object<Qp>, batch: &mut Batch| {
         // SAFETY: the program's promise of a live handle.
-        let ah = unsafe { <&Object<Ah>>::from_c(ah) }
-            .map_err(|_| refuse(CALL, libc::EINVAL, "ah is NULL"))?;
+        let ah = unsafe { arg::<&Object<Ah>>(CALL, "ah", ah) }?;
         let ah = ah.handle.transport().clone();
         let set = batch.set_ud(UdDest { ah, qpn: Qpn::new(qpn), qkey });
         set.map_err(|cause| refuse(CALL, libc::EINVAL, cause))
@@ -281,8 +320,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
         }
         let sges = (0..count).map(|at| {
             // SAFETY: the program's list has `count` elements.
-            let sge = unsafe { list.wrapping_add(at).read_unaligned() };
-            Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey }
+            Sge::from(unsafe { list.wrapping_add(at).read_unaligned() })
         });
         batch.set_sges(sges).map_err(|cause| refuse(CALL, libc::EINVAL, cause))
     };

@@ -6,7 +6,7 @@ use std::ptr;
 
 use irdma::{Qpn, XrcdFlags};
 
-use crate::boundary::{End, Ends, Errno, FromC, InOut, Object, Shape, refuse};
+use crate::boundary::{End, Ends, Errno, InOut, Object, Shape, arg, refuse};
 use crate::context::Context;
 use crate::qp::{self, Qp};
 use crate::types::{
@@ -62,7 +62,7 @@ pub fn open(
 /// It is NULL or a live domain.
 pub unsafe fn named<'a>(call: &str, xrcd: *mut ibv_xrcd) -> Result<&'a Object<Xrcd>, Errno> {
     // SAFETY: our caller promises it.
-    unsafe { <&Object<Xrcd>>::from_c(xrcd) }.map_err(|_| refuse(call, libc::EINVAL, "xrcd is NULL"))
+    unsafe { arg(call, "xrcd", xrcd) }
 }
 
 /// A queue pair that receives for a domain; it has no protection domain and no completion queue.

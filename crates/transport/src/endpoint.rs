@@ -236,8 +236,7 @@ impl Endpoint {
 
     /// Queues a send request; see [`SendWr`]. EINVAL, or ENOMEM when the queue is full.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<()> {
-        self.cx.now = now;
-        self.qps.find(qpn)?.post_send(&mut self.cx, wr, 0)
+        self.post_xrc_send(now, qpn, wr, 0)
     }
 
     /// As [`Endpoint::post_send`], for the shared receive queue `srqn` of the peer's domain

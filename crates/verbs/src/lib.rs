@@ -110,6 +110,7 @@ mod process;
 mod profile;
 mod stats;
 mod system;
+mod write;
 
 pub use channel::{AsyncEvent, AsyncSource, CompChannel, CqEvent, Refused};
 pub use config::{Config, ConfigError, KNOBS, Knob};

@@ -1,12 +1,13 @@
 //! Log lines on stderr, silent unless asked for.
 
 use std::fmt::{self, Write as _};
-use std::io::Write as _;
 
 use irdma_net::clock;
 use irdma_transport::{ErrorKind, VerbsError};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
+
+use crate::write::write_all;
 
 /// Writes events of this workspace as `[irdma PID] level: text`.
 struct Stderr(Level);
@@ -33,7 +34,7 @@ impl Subscriber for Stderr {
         event.record(&mut line);
         line.0.push('\n');
         // One write a line, so that lines of several threads and processes do not mix.
-        let _ = std::io::stderr().write_all(line.0.as_bytes());
+        let _ = write_all(std::io::stderr(), line.0.as_bytes());
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {

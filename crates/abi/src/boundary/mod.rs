@@ -53,6 +53,21 @@ pub fn refuse(call: &str, code: c_int, cause: &str) -> Errno {
     Errno(code)
 }
 
+/// An argument, or the refusal that names it.
+///
+/// # Safety
+/// As [`FromC::from_c`].
+#[inline]
+pub unsafe fn arg<T: FromC>(call: &str, name: &str, raw: T::Raw) -> Result<T, Errno> {
+    // SAFETY: our caller makes the same promise.
+    unsafe { T::from_c(raw) }.map_err(|code| refuse_argument(call, name, code))
+}
+
+#[cold]
+fn refuse_argument(call: &str, name: &str, Errno(code): Errno) -> Errno {
+    refuse(call, code, &format!("{name} is NULL or not aligned"))
+}
+
 /// Runs the function behind `symbol` and lets no panic out. A panic is a bug of this library:
 /// the call fails with EIO, and every open device says that it is unusable.
 #[inline]
@@ -82,12 +97,9 @@ macro_rules! export {
             $crate::boundary::cross::<$answer>(stringify!($name), || {
                 $(
                     // SAFETY: whoever calls this symbol promises what its man page asks for.
-                    let $arg = unsafe { <$ty as $crate::boundary::FromC>::from_c($arg) }
-                        .map_err(|code| $crate::boundary::refuse(
-                            stringify!($name),
-                            code.0,
-                            concat!(stringify!($arg), " is NULL or not aligned"),
-                        ))?;
+                    let $arg = unsafe {
+                        $crate::boundary::arg::<$ty>(stringify!($name), stringify!($arg), $arg)
+                    }?;
                 )*
                 $function($($arg),*)
             })

@@ -12,7 +12,8 @@ macro_rules! c_values {
 
 /// A flag that headers older than release 45 do not name.
 pub const IBV_QP_EX_WITH_FLUSH: u64 = 1 << 11;
-/// What an `ibv_wr_flush` covers: the whole region.
+/// What an `ibv_wr_flush` covers: a range, or the whole region.
+pub const IBV_FLUSH_RANGE: u8 = 0;
 pub const IBV_FLUSH_MR: u8 = 1;
 
 c_values! {
@@ -241,6 +242,7 @@ c_values! {
         IBV_SRQ_INIT_ATTR_PD = 1 << 1,
         IBV_SRQ_INIT_ATTR_XRCD = 1 << 2,
         IBV_SRQ_INIT_ATTR_CQ = 1 << 3,
+        IBV_SRQ_INIT_ATTR_TM = 1 << 4,
     }
 
     // QP types, creation masks and flags.

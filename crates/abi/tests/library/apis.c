@@ -54,6 +54,7 @@ static void begin(struct ibv_qp_ex *ex, const struct task *task)
 		break;
 	case IBV_WR_RDMA_READ: ibv_wr_rdma_read(ex, mr[1]->rkey, IOVA); break;
 	case IBV_WR_ATOMIC_CMP_AND_SWP: ibv_wr_atomic_cmp_swp(ex, mr[1]->rkey, IOVA, 1, 2); break;
+	case IBV_WR_ATOMIC_WRITE: ibv_wr_atomic_write(ex, mr[1]->rkey, IOVA, memory[0]); break;
 	default: ibv_wr_atomic_fetch_add(ex, mr[1]->rkey, IOVA, 1);
 	}
 }
@@ -163,6 +164,7 @@ static const struct task tasks[] = {
 	{ IBV_WR_RDMA_READ, 8, 1, IBV_SEND_FENCE },
 	{ IBV_WR_ATOMIC_CMP_AND_SWP, 8, 1, 0 },
 	{ IBV_WR_ATOMIC_FETCH_AND_ADD, 8, 1, 0 },
+	{ IBV_WR_ATOMIC_WRITE, 8, 1, IBV_SEND_INLINE },
 };
 
 static void connect_datagrams(struct ibv_qp *qp)

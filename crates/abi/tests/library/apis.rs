@@ -13,8 +13,13 @@ const ICRC: usize = 4;
 /// The bits of a queue pair number that tell the processes of an address apart.
 const SLOT: [u8; 2] = [0xff, 0xc0];
 
+/// The opcode of RC's acknowledgements: how many requests one stands for depends on when the
+/// threads run.
+const ACKNOWLEDGE: u8 = 0x11;
+
 /// The packets that a run of the program sends, as far as two runs can agree. One that the
-/// machine's load had repeated is there once, and the control datagrams are left out.
+/// machine's load had repeated is there once; acknowledgements and the control datagrams are left
+/// out.
 fn packets(program: &Path, libraries: &Path, post: &str, poll: &str) -> Vec<Vec<u8>> {
     let capture = libraries.join(format!("{post}-{poll}.pcapng"));
     let mut command = Command::new(program);
@@ -47,7 +52,7 @@ fn comparable(packet: &[u8]) -> Option<Vec<u8>> {
         packet[at] &= !SLOT[0];
         packet[at + 1] &= !SLOT[1];
     }
-    (index != 0).then_some(packet)
+    (index != 0 && packet[0] != ACKNOWLEDGE).then_some(packet)
 }
 
 #[test]
@@ -58,7 +63,7 @@ fn both_interfaces_send_the_same_packets() {
     let names = crate::drop_in::folder_of_names();
     let program = crate::compile("apis.c", names.path(), &["-libverbs"]);
     let plain = packets(&program, names.path(), "plain", "plain");
-    assert!(plain.len() > 60, "{} packets", plain.len());
+    assert!(plain.len() > 50, "{} packets", plain.len());
     for (post, poll) in [("plain", "extended"), ("extended", "plain"), ("extended", "extended")] {
         let other = packets(&program, names.path(), post, poll);
         let differs = plain.iter().zip(&other).position(|(plain, other)| plain != other);

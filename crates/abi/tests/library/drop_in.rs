@@ -66,6 +66,21 @@ fn objects_are_what_the_headers_promise() {
     }
 }
 
+/// The profile's refusals are the C interface's, too.
+#[test]
+fn profiles_refuse_what_c_programs_post() {
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        return crate::skip("no headers (package libibverbs-dev)");
+    }
+    let names = folder_of_names();
+    let program = crate::compile("profiles.c", names.path(), &["-libverbs"]);
+    for profile in ["gen2", "gen3"] {
+        let mut command = Command::new(&program);
+        command.arg(profile).env("LD_LIBRARY_PATH", names.path()).env("IRDMA_PROFILE", profile);
+        crate::assert_success(&command.output().expect("the program starts"), profile);
+    }
+}
+
 /// Providers' constructors and ld.so's version checks run before `main`.
 #[test]
 fn debians_programs_load() {

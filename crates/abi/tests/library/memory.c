@@ -102,6 +102,45 @@ static void windows(struct ibv_pd *pd, struct ibv_qp *qp)
 	expect(!ibv_dealloc_mw(one) && !ibv_dealloc_mw(two) && !ibv_dereg_mr(mr));
 }
 
+static void bound_twice_in_a_batch(struct ibv_qp_ex *ex, struct ibv_mw *mw,
+				   const struct ibv_mw_bind_info *info)
+{
+	uint32_t keys[2] = { ibv_inc_rkey(mw->rkey), ibv_inc_rkey(ibv_inc_rkey(mw->rkey)) };
+	uint64_t value = 0x99aabbccddeeff00;
+
+	ibv_wr_start(ex);
+	ex->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_local_inv(ex, mw->rkey);
+	ibv_wr_bind_mw(ex, mw, keys[0], info);
+	ibv_wr_local_inv(ex, keys[0]);
+	ibv_wr_bind_mw(ex, mw, keys[1], info);
+	ibv_wr_atomic_write(ex, keys[1], (uintptr_t)target, &value);
+	expect(!ibv_wr_complete(ex) && mw->rkey == keys[1]);
+	for (int i = 0; i < 5; i++)
+		expect(result(&ex->qp_base) == IBV_WC_SUCCESS);
+	expect(!memcmp(target, &value, 8));
+}
+
+/* The structure shows a key that the window never got; nor does it matter what stands there. */
+static void bound_after_a_failure(struct ibv_qp *qp, struct ibv_mw *mw,
+				  const struct ibv_mw_bind_info *info)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	uint32_t old = mw->rkey, new = ibv_inc_rkey(old);
+
+	/* Type 2 is bound already. */
+	expect(post(qp, bind_request(mw, new, info->mr, 64)) == IBV_WC_MW_BIND_ERR);
+	expect(mw->rkey == new);
+	expect(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	connect_qp(qp, qp->qp_num);
+	expect(post(qp, (struct ibv_send_wr){ .opcode = IBV_WR_LOCAL_INV,
+					      .invalidate_rkey = old }) == IBV_WC_SUCCESS);
+	mw->rkey = 0;
+	expect(post(qp, bind_request(mw, new, info->mr, 64)) == IBV_WC_SUCCESS && mw->rkey == new);
+	strcpy(source, "rebound");
+	expect(write_to(qp, (uintptr_t)target, new) == IBV_WC_SUCCESS && !strcmp(target, "rebound"));
+}
+
 /* A bind in a batch shows its key when it is posted, and not before. */
 static void window_in_a_batch(struct ibv_pd *pd)
 {
@@ -109,8 +148,9 @@ static void window_in_a_batch(struct ibv_pd *pd)
 	struct ibv_qp_init_attr_ex attr = {
 		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .pd = pd,
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.send_ops_flags = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_ATOMIC_WRITE,
-		.cap = { .max_send_wr = 4, .max_send_sge = 1 },
+		.send_ops_flags = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_ATOMIC_WRITE |
+				  IBV_QP_EX_WITH_LOCAL_INV,
+		.cap = { .max_send_wr = 8, .max_send_sge = 1 },
 	};
 	struct ibv_qp *qp = ibv_create_qp_ex(pd->context, &attr);
 	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
@@ -134,6 +174,8 @@ static void window_in_a_batch(struct ibv_pd *pd)
 	}
 	expect(result(qp) == IBV_WC_SUCCESS && result(qp) == IBV_WC_SUCCESS);
 	expect(!memcmp(target, &value, 8));
+	bound_twice_in_a_batch(ex, mw, &info);
+	bound_after_a_failure(qp, mw, &info);
 	ibv_wr_start(ex);
 	ibv_wr_bind_mw(ex, NULL, new, &info);
 	expect(ibv_wr_complete(ex) == EINVAL);
@@ -186,8 +228,27 @@ static void on_demand(struct ibv_pd *pd, struct ibv_qp *qp)
 	expect(ibv_advise_mr(pd, 0, 0, NULL, 1) == EINVAL && ibv_advise_mr(pd, 0, 0, &sge, 0) == EINVAL);
 	expect_refusal(qp, (uintptr_t)hole, mr->rkey);
 	expect(!ibv_dereg_mr(mr));
-	mr = ibv_alloc_null_mr(pd);
-	expect(mr && mr->lkey && !ibv_dereg_mr(mr));
+}
+
+/* Reads give zeros, whatever the address; what is written goes nowhere. */
+static void null_region(struct ibv_pd *pd, struct ibv_qp *qp)
+{
+	struct ibv_mr *null = ibv_alloc_null_mr(pd);
+	struct ibv_mr *mr = ibv_reg_mr(pd, target, SIZE, WRITE | IBV_ACCESS_REMOTE_READ);
+	struct ibv_sge sge = { 0x123, 8, null ? null->lkey : 0 };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE };
+
+	expect(null && mr);
+	wr.wr.rdma.remote_addr = (uintptr_t)target;
+	wr.wr.rdma.rkey = mr->rkey;
+	memset(target, 'x', 16);
+	expect(post(qp, wr) == IBV_WC_SUCCESS && !memcmp(target, "\0\0\0\0\0\0\0\0xxxxxxxx", 16));
+	wr.opcode = IBV_WR_RDMA_READ;
+	wr.wr.rdma.remote_addr += 8;
+	expect(post(qp, wr) == IBV_WC_SUCCESS);
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	expect(post(qp, wr) == IBV_WC_SUCCESS && !memcmp(target + 8, target, 8) && !target[0]);
+	expect(!ibv_dereg_mr(null) && !ibv_dereg_mr(mr));
 }
 
 static void files(struct ibv_pd *pd, struct ibv_qp *qp)
@@ -269,6 +330,7 @@ int main(void)
 	window_in_a_batch(pd);
 	device_memory(pd, qp);
 	on_demand(pd, qp);
+	null_region(pd, qp);
 	files(pd, qp);
 	changes(pd, qp);
 	imports(pd, qp);

@@ -1,4 +1,6 @@
 /* Posting by `ibv_wr_*`: every operation, all or nothing, and as many elements as were asked for. */
+#include <stddef.h>
+
 #include "expect.h"
 
 enum { SIZE = 4096, ALL = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
@@ -306,7 +308,49 @@ static void reset(struct ibv_pd *pd)
 	expect(ibv_wr_complete(ex) == EINVAL);
 	expect(ibv_post_send(qp, &send, &bad_send) == EINVAL && bad_send == &send);
 	expect(ibv_post_recv(qp, &recv, &bad_recv) == EINVAL && bad_recv == &recv);
+	qp->state = IBV_QPS_RTS;
+	expect(ibv_post_recv(qp, &recv, &bad_recv) == EINVAL);
 	expect(!ibv_destroy_qp(qp));
+}
+
+/* Headers older than release 45 end before `wr_flush`. */
+static void wr_flush(struct ibv_qp_ex *ex, size_t len, uint8_t type, uint8_t level)
+{
+	void (*call)(struct ibv_qp_ex *, uint32_t, uint64_t, size_t, uint8_t, uint8_t);
+
+	memcpy(&call, (char *)ex + offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof call,
+	       sizeof call);
+	call(ex, to->rkey, (uintptr_t)target, len, type, level);
+}
+
+static void flushes(struct ibv_pd *pd)
+{
+	enum { GLOBAL = 1, PERSISTENT = 2, RANGE = 0, REGION = 1, ACCESS_FLUSH_GLOBAL = 1 << 8 };
+	static const struct { size_t len; uint8_t type, level; } mistakes[] = {
+		{ (size_t)UINT32_MAX + 1, GLOBAL, RANGE }, { 8, 0, RANGE },
+		{ 8, 4 | GLOBAL, RANGE }, { 8, GLOBAL, 2 },
+	};
+	struct ibv_qp *qp = make_ex(pd, IBV_QPT_RC, 1 << 11 /* WITH_FLUSH */, 1, 0);
+	struct ibv_qp_attr attr = { .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | ACCESS_FLUSH_GLOBAL };
+	struct ibv_mr *whole = to;
+	struct ibv_qp_ex *ex;
+
+	connect_qp(qp, qp->qp_num);
+	expect(!ibv_modify_qp(qp, &attr, IBV_QP_ACCESS_FLAGS));
+	to = ibv_reg_mr(pd, target, SIZE, ALL | ACCESS_FLUSH_GLOBAL);
+	expect(to);
+	for (int level = RANGE; level <= REGION; level++) {
+		ex = start(qp, 60);
+		wr_flush(ex, 8, GLOBAL, level);
+		expect(!ibv_wr_complete(ex) && wait_for(60).status == IBV_WC_SUCCESS);
+	}
+	for (unsigned int i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+		ex = start(qp, 61);
+		wr_flush(ex, mistakes[i].len, mistakes[i].type, mistakes[i].level);
+		expect(ibv_wr_complete(ex) == EINVAL);
+	}
+	expect(!ibv_destroy_qp(qp) && !ibv_dereg_mr(to));
+	to = whole;
 }
 
 static void datagrams(struct ibv_pd *pd)
@@ -364,6 +408,7 @@ int main(void)
 	elements(qp, limits.max_sge);
 	inline_lists(qp, 1024);
 	datagrams(pd);
+	flushes(pd);
 	expect(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
 	expect(!ibv_dereg_mr(from) && !ibv_dereg_mr(to));
 	expect(!ibv_dealloc_pd(pd) && !ibv_close_device(context));

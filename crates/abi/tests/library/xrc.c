@@ -116,6 +116,7 @@ static void refusals(struct ibv_pd *pd, struct ibv_xrcd *xrcd)
 
 	expect_null(make_srq(pd, xrcd, all & ~IBV_SRQ_INIT_ATTR_CQ), EINVAL);
 	expect_null(make_srq(pd, NULL, all), EINVAL);
+	expect_null(make_srq(pd, xrcd, all | 1 << 5), EINVAL);
 	expect_null(make_receiver(pd->context, NULL), EINVAL);
 	expect(basic && ibv_get_srq_num(basic, &number) && !ibv_destroy_srq(basic));
 }

@@ -4,7 +4,7 @@
 //! ends.
 
 use std::fs::{File, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,8 @@ use irdma_wire::icrc;
 use irdma_wire::ip::{Datagram, Ident, IpHeader};
 use irdma_wire::pcapng::{self, Direction};
 use irdma_wire::{FlowKey, UDP_PORT};
+
+use crate::write::write_all;
 
 /// One end of a datagram's way and its marks.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +85,7 @@ impl Capture {
 
     /// Writes the batch. The first failure is logged; later packets may be missing then.
     pub(crate) fn flush(&mut self) {
-        let written = self.file.write_all(&self.blocks);
+        let written = write_all(&self.file, &self.blocks);
         self.blocks.clear();
         if let Err(error) = written
             && !std::mem::replace(&mut self.failed, true)

@@ -331,9 +331,7 @@ impl PostSend<'_> {
     /// See [`Qp::post_send`].
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
-        self.qp.check_offered(&wr.op).logged("post_send")?;
-        let now = self.lane.now();
-        self.lane.endpoint.post_send(now, self.qpn, wr).logged("post_send")
+        self.post_xrc_send(wr, 0)
     }
 
     /// What [`PostSend::post_send`] would say of `wr` once `ahead` other requests are posted.
@@ -345,8 +343,11 @@ impl PostSend<'_> {
     }
 
     /// Posts a send request for the shared queue `srqn` of the peer's XRC domain
-    /// ([`QpType::XrcSend`]); otherwise as [`Qp::post_send`].
+    /// ([`QpType::XrcSend`]); otherwise, and with any `srqn` on other queue pairs, as
+    /// [`Qp::post_send`].
+    #[inline]
     pub fn post_xrc_send(&mut self, wr: &SendWr<'_>, srqn: u32) -> Result<()> {
+        self.qp.check_offered(&wr.op).logged("post_send")?;
         let now = self.lane.now();
         self.lane.endpoint.post_xrc_send(now, self.qpn, wr, srqn).logged("post_send")
     }
