@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::mem::{ManuallyDrop, offset_of};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use irdma::{
     Access, AddressVector, AttrMask, Gid, PORT, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
@@ -38,7 +37,6 @@ pub struct Qp {
     /// What `ibv_wr_*` may do, as flags of `send_ops_flags`; none without that interface.
     pub send_ops: u64,
     pub batch: Turn<Batch>,
-    hears: AtomicBool,
 }
 
 // SAFETY: `ibv_qp_ex` begins with an `ibv_qp`.
@@ -209,7 +207,6 @@ pub fn finish(
         sq_sig_all: attr.sq_sig_all,
         send_ops,
         batch: Turn::new(Batch::default()),
-        hears: AtomicBool::new(false),
     };
     Object::new(if send_ops == 0 { ex } else { wr::functions(ex) }, own)
 }
@@ -217,9 +214,6 @@ pub fn finish(
 /// `ibv_destroy_qp(3)`. A queue pair of an XRC domain lives on while others have opened it, but its
 /// maker hears no more of it.
 pub fn destroy(qp: Owned<Qp>) -> Result<(), Errno> {
-    if qp.get().handle.qp_type() == QpType::XrcRecv && qp.get().hears.load(Ordering::Relaxed) {
-        qp.get().handle.set_cookie(0);
-    }
     qp.end()
 }
 
@@ -392,7 +386,6 @@ fn attributes_of(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
 impl Object<Qp> {
     /// Has events name this structure.
     pub fn hear_events(&self) {
-        self.hears.store(true, Ordering::Relaxed);
         self.handle.set_cookie(self.cookie());
     }
 
