@@ -430,6 +430,9 @@ impl QpInner {
     fn check_values(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         let context = &self.context;
         let limits = context.device.limits();
+        if mask.contains(AttrMask::ACCESS_FLAGS) {
+            context.device.profile().check_access(attr.access)?;
+        }
         if mask.contains(AttrMask::MAX_QP_RD_ATOMIC) {
             let most = limits.max_qp_init_rd_atom;
             at_most("max_rd_atomic", attr.max_rd_atomic.into(), most.into())?;
