@@ -167,6 +167,19 @@ fn ours() -> (usize, usize) {
 }
 
 #[test]
+fn opening_starts_neither_thread_nor_socket() {
+    let _turn = my_turn();
+    let device = loopback();
+    let before = ours();
+    let context = device.open().unwrap();
+    let _domain = context.alloc_pd().unwrap();
+    assert_eq!(ours(), before);
+    device.ib_unregister_device();
+    assert_eq!(errno(device.open()), NO_DEVICE);
+    device.ib_register_device().unwrap();
+}
+
+#[test]
 fn the_last_context_takes_thread_and_sockets_along() {
     let _turn = my_turn();
     let before = ours();
