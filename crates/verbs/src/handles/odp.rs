@@ -33,10 +33,10 @@ impl Pd {
     /// Says that ranges of regions registered with [`Access::ON_DEMAND`] will be accessed. Their
     /// pages are brought in; nothing else is gained, as no page is ever translated ahead.
     ///
-    /// EOPNOTSUPP where the profile has no such regions, EINVAL for an empty list, unknown flags, a region that is not on demand, or the key of a
-    /// window; EFAULT for an unknown key, a range outside its region, or pages that are not
-    /// mapped; EPERM for a region of another protection domain, or not writable with
-    /// [`Advice::PrefetchWrite`].
+    /// EOPNOTSUPP where the profile has no such regions; EINVAL for an empty list, unknown flags,
+    /// a region that is not on demand, or the key of a window; EFAULT for an unknown key, a range
+    /// outside its region, or pages that are not mapped; EPERM for a region of another protection
+    /// domain, or not writable with [`Advice::PrefetchWrite`].
     pub fn advise_mr(&self, advice: Advice, flags: AdviseFlags, sges: &[Sge]) -> Result<()> {
         self.try_advise_mr(advice, flags, sges).logged("advise_mr")
     }
