@@ -151,6 +151,9 @@ fn the_descriptors_of_a_removed_device_are_readable() {
     assert_eq!(fds.map(readable), [false, false]);
     device.ib_unregister_device();
     assert_eq!(fds.map(readable), [true, true]);
+    // Events say why, and behind them is the cut.
+    assert_eq!(events(&node.context), [EventKind::PortErr, EventKind::DeviceFatal]);
+    assert_eq!(errno(node.context.alloc_pd()), GONE);
     device.ib_register_device().unwrap();
 }
 

@@ -4,6 +4,7 @@ mod common;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -214,17 +215,31 @@ fn opening_and_letting_go_at_once_leave_no_dead_handle() {
     }
 }
 
+/// Only the last one meets the queue pair that keeps the domain.
 #[test]
-fn opening_and_closing_a_domain_at_once_leave_no_dead_handle() {
+fn of_two_handles_closed_at_once_one_is_the_last() {
     let context = loopback().open().unwrap();
     let file = tempfile::tempfile().unwrap();
+    let open = || context.open_xrcd(Some(file.as_fd()), XrcdFlags::CREAT).unwrap();
     for _ in 0..2000 {
-        let first = context.open_xrcd(Some(file.as_fd()), XrcdFlags::CREAT).unwrap();
-        thread::scope(|scope| {
-            let opener = scope.spawn(|| context.open_xrcd(Some(file.as_fd()), XrcdFlags::CREAT));
-            first.close_xrcd().map_err(|refused| refused.error).unwrap();
-            opener.join().unwrap().unwrap().create_qp().unwrap();
+        let handles = [open(), open()];
+        let _qp = handles[0].create_qp().unwrap();
+        let awaited = AtomicU32::new(2);
+        let refused: Vec<_> = thread::scope(|scope| {
+            let closers = handles.map(|handle| {
+                scope.spawn(|| {
+                    // Awake, so that both call within nanoseconds.
+                    awaited.fetch_sub(1, Ordering::AcqRel);
+                    while awaited.load(Ordering::Acquire) > 0 {
+                        std::hint::spin_loop();
+                    }
+                    handle.close_xrcd().err()
+                })
+            });
+            closers.into_iter().filter_map(|closer| closer.join().unwrap()).collect()
         });
+        assert_eq!(refused.len(), 1);
+        assert_eq!(refused[0].error.kind(), ErrorKind::Busy);
     }
 }
 
