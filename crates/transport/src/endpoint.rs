@@ -48,6 +48,8 @@ pub struct Config {
     pub max_window: u32,
     /// The shortest acknowledgement timeout that is armed, in nanoseconds.
     pub min_timeout_ns: u64,
+    /// Whether the peer's ATOMIC WRITEs are executed, not refused as invalid requests.
+    pub atomic_write: bool,
 }
 
 impl Default for Config {
@@ -61,6 +63,7 @@ impl Default for Config {
             initial_window: 64 << 10,
             max_window: 1 << 20,
             min_timeout_ns: 4_000_000,
+            atomic_write: true,
         }
     }
 }
