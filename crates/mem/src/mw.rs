@@ -21,7 +21,7 @@ pub enum MwType {
 /// A bind, as its work request describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MwBind {
-    /// The window's key so far.
+    /// The window, by any key that it has had.
     pub rkey: u32,
     /// The window's key from now on; differs in its low byte at most.
     pub new_rkey: u32,
@@ -74,6 +74,8 @@ impl MemTable {
     /// See [`BindError`]; the window is then as it was.
     pub fn bind_mw(&self, bind: &MwBind, pd: PdId, qpn: u32) -> Result<(), BindError> {
         let mut control = self.control();
+        let rkey = self.current(bind.rkey).unwrap_or(bind.rkey);
+        let bind = &MwBind { rkey, ..*bind };
         let window = self.find_window(bind, pd)?;
         let is_type_2 = window.shape.contains(Shape::TYPE_2);
         let unbinds = bind.len == 0 && !is_type_2;

@@ -70,6 +70,14 @@ fn a_reserved_key_works_only_once_registered() {
     assert!(s.table.is_empty());
 }
 
+/// Requests are posted before it is known which of the earlier ones succeed.
+#[test]
+fn any_key_that_a_region_has_had_names_it_in_a_registration() {
+    let s = scattered(3);
+    assert_eq!(s.table.fast_register(s.key ^ 0x11, s.key ^ 0x12, ALL, PD), Ok(()));
+    assert!(s.table.query(s.key ^ 0x12).is_some());
+}
+
 #[test]
 fn scattered_pages_are_one_region() {
     for count in [2usize, 4, 5, 512, 513] {

@@ -180,6 +180,17 @@ fn type_1_is_bound_anew_at_will_and_type_2_after_an_invalidate() {
     assert_eq!(w.peer(again.new_rkey, two.va, 1, REMOTE), Err(GrantError::ForeignQp));
 }
 
+/// A program posts binds before it knows which of the earlier ones succeed.
+#[test]
+fn any_key_that_a_window_has_had_names_it_in_a_bind() {
+    let w = world();
+    let first = w.bound(MwType::One);
+    let again = MwBind { new_rkey: first.new_rkey ^ 0x80, ..first };
+    w.table.bind_mw(&again, PD, QP).unwrap();
+    assert_eq!(w.peer(first.new_rkey, first.va, 1, REMOTE), Err(GrantError::UnknownKey));
+    assert_eq!(w.peer(again.new_rkey, first.va, 1, REMOTE), Ok(()));
+}
+
 #[test]
 fn who_may_invalidate_what() {
     let w = world();
