@@ -135,18 +135,20 @@ impl Slot {
     }
 
     /// Changes what a key stands for, and its low byte with it. Users see the old or the new
-    /// entry: the change waits until no grant is out and lets none out meanwhile. False if the
-    /// key is not valid.
+    /// entry: the change lets no more grants out and waits for those that are. One change at a
+    /// time; false if the key is not valid.
     pub(crate) fn change(&self, old: u32, new: u32, entry: &Entry) -> bool {
-        let idle = u64::from(old) << KEY_SHIFT;
+        let freeze = |state: u64| (key_of(state) == old).then_some(state | FROZEN);
+        if self.state.fetch_update(Acquire, Relaxed, freeze).is_err() {
+            return false;
+        }
+        // Who pins the entry from now on sees that it is frozen, and looks at nothing else of it.
         let mut looks = 0;
-        while let Err(state) = self.state.compare_exchange(idle, idle | FROZEN, Acquire, Relaxed) {
-            if key_of(state) != old {
-                return false;
-            }
+        while self.state.load(Acquire) & PIN_MASK != 0 {
             pause(&mut looks);
         }
         self.store(entry);
+        let idle = u64::from(old) << KEY_SHIFT;
         let step = (u64::from(new) << KEY_SHIFT).wrapping_sub(idle).wrapping_sub(FROZEN);
         self.state.fetch_add(step, Release);
         true

@@ -146,6 +146,9 @@ impl MemTable {
     /// (receive, READ result), a `REMOTE_*` flag for a request of the peer. A range of 0 bytes
     /// may be anywhere.
     ///
+    /// A thread holds one grant at a time: whoever changes what the key stands for waits for it,
+    /// and the next grant waits for the change.
+    ///
     /// # Errors
     /// See [`GrantError`]; checked in the order key, protection domain, access, bounds.
     #[inline(always)]
