@@ -202,8 +202,9 @@ impl Slot {
         Shape::from_bits_truncate(self.rights.load(Relaxed))
     }
 
-    /// Checks key, protection domain, rights and range, in this order. `qpn` is that of a
-    /// queue pair that got the key from its peer, none for its own use.
+    /// Checks key, protection domain, rights and range, in this order, and with a `probe` the
+    /// pages that may come and go. `qpn` is that of a queue pair that got the key from its peer,
+    /// none for its own use.
     // Inlined everywhere, or the result goes through memory, which costs more than the checks.
     #[inline(always)]
     pub(crate) fn grant(
@@ -212,7 +213,7 @@ impl Slot {
         (va, len): (u64, u64),
         need: Access,
         (pd, qpn): (PdId, Option<u32>),
-        probe: &OnceLock<Probe>,
+        probe: Option<&OnceLock<Probe>>,
     ) -> Result<Grant<'_>, GrantError> {
         let pin = self.pin(key).ok_or(GrantError::UnknownKey)?;
         if self.pd.load(Relaxed) != pd.0 {
@@ -242,7 +243,7 @@ impl Slot {
         addr: u64,
         len: u64,
         need: Access,
-        probe: &OnceLock<Probe>,
+        probe: Option<&OnceLock<Probe>>,
     ) -> Result<Place, GrantError> {
         let shape = self.shape();
         if shape.contains(Shape::NULL) {
@@ -251,7 +252,10 @@ impl Slot {
         if let Some(list) = &*self.lock_pages() {
             return Ok(Place { addr: 0, pages: Some(Box::new((Arc::clone(list), addr))) });
         }
-        if shape.contains(Shape::PROBED) && len > 0 {
+        if let Some(probe) = probe
+            && shape.contains(Shape::PROBED)
+            && len > 0
+        {
             let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
             let writes = need.intersects(writes);
             let is_there = probe.get().is_some_and(|ask| ask(addr as usize, len as usize, writes));

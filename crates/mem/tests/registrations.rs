@@ -254,6 +254,9 @@ fn on_demand_memory_is_asked_for_at_each_access() {
     assert_eq!((grant(Access::empty()), grant(Access::LOCAL_WRITE)), (Ok(()), unmapped));
     MAPPED.store(false, Ordering::Relaxed);
     assert_eq!(grant(Access::empty()), unmapped);
+    let check = |len| table.check_for_peer(implicit.rkey, (va, len), ALL, (PD, 7));
+    assert_eq!(check(4), Ok(()), "nothing is accessed yet");
+    assert!(matches!(check(u64::MAX), Err(GrantError::Bounds { .. })));
     MAPPED.store(true, Ordering::Relaxed);
     let write_only = table.reg_implicit_mr(PD, Access::REMOTE_WRITE);
     assert_eq!(write_only, Err(MemError::InvalidAccess(Access::REMOTE_WRITE)));
