@@ -101,11 +101,7 @@ impl MemTable {
     ) -> Result<usize, MemError> {
         let mut pieces = Vec::with_capacity(parts.len());
         for (buffer, range) in parts {
-            let len = range.len() as u64;
-            let addr = buffer.addr() + range.start as u64;
-            if range.end > buffer.len() {
-                return Err(MemError::InvalidLength { addr, len });
-            }
+            let (addr, len) = buffer.part(range)?;
             pieces.push(Piece { addr, len });
         }
         let buffers = parts.iter().map(|(buffer, _)| Arc::clone(buffer)).collect();

@@ -161,6 +161,9 @@ fn scattered_pages_are_written_as_one_region_until_invalidated() {
     let fast = b.pd.alloc_mr(8).unwrap();
     let part = |i: usize| (Arc::clone(&pages), first + i * 2 * PAGE..first + (i * 2 + 1) * PAGE);
     let parts: Vec<_> = (0..9).map(part).collect();
+    let outside = [(Arc::clone(&pages), usize::MAX..usize::MAX)];
+    let refused = fast.map_buffers(&outside, PAGE as u64).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
     assert_eq!(fast.map_buffers(&parts, PAGE as u64).unwrap(), 8, "the list is full");
     let rkey = b.qp.reg_mr(5, SIGNALED, &fast, ALL).unwrap();
     assert_eq!(b.complete().opcode, WcOpcode::RegMr);
