@@ -300,6 +300,18 @@ fn a_grant_cannot_be_overrun() {
 }
 
 #[test]
+fn parts_of_a_buffer_are_inside_it() {
+    let buffer = Buffer::zeroed(10);
+    assert_eq!(buffer.part(&(4..10)), Ok((buffer.addr() + 4, 6)));
+    assert_eq!(buffer.part(&(10..10)), Ok((buffer.addr() + 10, 0)));
+    let most = usize::MAX;
+    for (start, end) in [(0, 11), (11, 11), (9, 4), (most, most), (most, 4), (0, most)] {
+        let refused = buffer.part(&(start..end)).unwrap_err();
+        assert!(matches!(refused, MemError::InvalidLength { .. }), "{start}..{end}");
+    }
+}
+
+#[test]
 #[should_panic(expected = "byte 10 of a buffer of 10")]
 fn a_buffer_ends_where_it_says() {
     Buffer::zeroed(10).byte(10);

@@ -215,9 +215,9 @@ fn a_flush_is_understood_by_rxe_and_from_it() {
         t.node.endpoint.handle_timeout(t.now);
         signed.push(raw(&mut t));
     }
-    assert_ne!(signed[0], right, "the first retransmission is for rxe");
-    assert_eq!(signed[1], right, "the second is not");
-    assert_eq!(parse(&signed[0]), parse(&right));
+    assert_eq!(signed[0], right, "the first retransmission is for whom a packet was lost to");
+    assert_ne!(signed[1], right, "the second is for rxe");
+    assert_eq!(parse(&signed[1]), parse(&right));
 }
 
 /// The FLUSH that is sent now, past any probe of a peer not known yet.

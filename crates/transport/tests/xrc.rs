@@ -7,8 +7,8 @@ use irdma_mem::{Access, Sge};
 use irdma_sim::script::{Pkt, RQ_PSN, SQ_PSN, Script};
 use irdma_sim::{Cqs, Memory};
 use irdma_transport::{
-    DropReason, EventKind, PdTable, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr,
-    Srq, SrqAttr, Wc, WcStatus, Xrcd,
+    Cq, DropReason, EventKind, Pd, PdTable, QpState, QpType, RecvWr, SendData, SendFlags, SendOp,
+    SendWr, Srq, SrqAttr, Wc, WcStatus, Xrcd,
 };
 use irdma_wire::{Operation, Position, Syndrome};
 
@@ -22,6 +22,11 @@ struct Receiver {
 }
 
 fn receiver() -> Receiver {
+    receiver_with(16)
+}
+
+/// Of which each shared queue completes in a queue of `capacity`.
+fn receiver_with(capacity: usize) -> Receiver {
     let xrcd = Arc::new(Xrcd::default());
     let mut t = Script::with(QpType::XrcRecv, |init| init.xrcd = Some(Arc::clone(&xrcd)), |_| {});
     let own = PdTable::new(4);
@@ -29,11 +34,8 @@ fn receiver() -> Receiver {
     let pds = [own.alloc_pd().unwrap(), own.alloc_pd().unwrap()];
     let (mut srqs, mut cqs, mut memories) = (Vec::new(), Vec::new(), Vec::new());
     for (i, pd) in pds.iter().enumerate() {
-        let cq = t.node.cqs(16);
-        let attr = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
-        let token = 70 + i as u64;
-        let srq = Srq::create_xrc_srq(token, Arc::clone(pd), attr, Arc::clone(&cq.recv)).unwrap();
-        let srq = Arc::new(srq);
+        let cq = t.node.cqs(capacity);
+        let srq = xrc_srq(70 + i as u64, pd, &cq.recv);
         xrcd.add(&srq);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         memories.push(Memory::new(&t.node.mem, pd, 4096, 0x10_0000, access));
@@ -41,6 +43,11 @@ fn receiver() -> Receiver {
         cqs.push(cq);
     }
     Receiver { t, xrcd, srqs, cqs, memories }
+}
+
+fn xrc_srq(token: u64, pd: &Arc<Pd>, cq: &Arc<Cq>) -> Arc<Srq> {
+    let attr = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
+    Arc::new(Srq::create_xrc_srq(token, Arc::clone(pd), attr, Arc::clone(cq)).unwrap())
 }
 
 impl Receiver {
@@ -150,6 +157,75 @@ fn duplicates_are_acknowledged() {
     r.t.exchange(std::slice::from_ref(&send));
     assert_eq!(r.t.exchange(&[send]), ["ACK 200 msn=1 credit=31"]);
     assert_eq!(r.received(0), [1]);
+}
+
+/// What was executed needs neither the queue's memory nor its requests.
+#[test]
+fn duplicates_for_a_queue_that_is_gone_are_acknowledged() {
+    let mut r = receiver();
+    r.post(0, 1);
+    let send = r.send(0, 0, b"x");
+    r.t.exchange(std::slice::from_ref(&send));
+    r.xrcd.remove(r.srqs[0].number());
+    assert_eq!(r.t.exchange(&[send]), ["ACK 200 msn=1 credit=31"]);
+    assert_eq!(r.t.state(), QpState::Rts);
+}
+
+#[test]
+fn a_completion_queue_that_overflows_fails_who_receives_into_it() {
+    let mut r = receiver_with(1);
+    for (at, n) in [(0, 0), (1, 1)] {
+        r.post(at, n.into());
+        let send = r.send(at, n, b"x");
+        r.t.exchange(&[send]);
+    }
+    assert_eq!((r.t.state(), r.t.events()), (QpState::Rts, vec![]));
+    r.post(0, 2);
+    let send = r.send(0, 2, b"x");
+    r.t.exchange(&[send]);
+    assert_eq!(r.t.events(), [EventKind::CqErr, EventKind::QpFatal]);
+    assert_eq!((r.t.state(), r.received(0)), (QpState::Err, vec![0]));
+}
+
+/// The queue that the newest request named is another one.
+#[test]
+fn a_queue_pair_fails_with_its_first_completion_in_an_overflowed_queue() {
+    let mut r = receiver_with(1);
+    let former = r.t.switch_to_another(|_| {});
+    (0..4).for_each(|wr_id| r.post(0, wr_id));
+    let to = |r: &Receiver, n| r.send(0, n, b"x");
+    let sends = [to(&r, 0), to(&r, 1)];
+    r.t.exchange(&sends);
+    assert_eq!((r.t.state(), r.t.events().len()), (QpState::Err, 2));
+    r.t.qpn = former;
+    assert_eq!(r.t.state(), QpState::Rts, "it has not received into the queue");
+    let send = to(&r, 0);
+    r.t.exchange(&[send]);
+    assert_eq!((r.t.state(), r.t.events()), (QpState::Err, vec![EventKind::QpFatal]));
+}
+
+/// Nothing is left to report to; the domain's other queue pairs go on.
+#[test]
+fn a_queue_that_is_destroyed_in_mid_message_takes_the_receive_along() {
+    let mut r = receiver();
+    for turn in 0..3 {
+        r.t.switch_to_another(|_| {});
+        r.post(0, turn);
+        let number = r.srqs[0].number();
+        let part = |t: &Script, position, n, payload: &[u8]| {
+            t.request(Operation::Send, position, RQ_PSN.add(n)).payload(payload).srq(number)
+        };
+        let first = part(&r.t, Position::First, 0, &[1; 256]);
+        let last = part(&r.t, Position::Last, 1, &[2; 4]);
+        assert_eq!(r.t.exchange(&[first]), [""; 0]);
+        r.xrcd.remove(number);
+        let next = xrc_srq(80 + turn, r.srqs[0].pd(), &r.cqs[0].recv);
+        r.xrcd.add(&next);
+        r.srqs[0] = next;
+        assert_eq!(r.t.exchange(&[last]), ["NAK_INVALID 201 msn=0"]);
+        assert_eq!(r.t.events(), [EventKind::QpReqErr]);
+        assert_eq!((r.t.completed(), r.t.received_short()), (vec![], vec![]));
+    }
 }
 
 #[test]

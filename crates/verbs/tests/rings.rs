@@ -120,6 +120,7 @@ fn queue_memory_that_does_not_fit_is_refused() {
     let refused = |parts: &[Part]| register(&node, parts).unwrap_err().errno();
     assert_eq!(refused(&[part(0..WHOLE - 1)]), 22);
     assert_eq!(refused(&[part(1..WHOLE + 1)]), 22);
+    assert_eq!(refused(&[part(usize::MAX..usize::MAX)]), 22);
     assert_eq!(refused(&[]), 22);
     assert_eq!(refused(&[part(0..64), part(0..64)]), 22);
     assert_eq!(node.pd.reg_queue_mr(&[part(0..WHOLE)], 0, 8).unwrap_err().errno(), 22);

@@ -283,6 +283,10 @@ fn what_belongs_to_one_side_is_refused_to_the_other() {
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     let with_srq = QpInitAttr { srq: Some(&w.services[0].srq), ..init(&w.cq, QpType::XrcSend) };
     assert_eq!(w.pd.create_qp(&with_srq).unwrap_err().kind(), ErrorKind::Invalid);
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        let init = QpInitAttr { qp_type, ..with_srq };
+        assert_eq!(w.pd.create_qp(&init).unwrap_err().kind(), ErrorKind::Invalid, "{qp_type:?}");
+    }
     assert!(w.ini.post_recv(&RecvWr { wr_id: 1, sges: &[] }).is_err());
     let plain = w.pd.create_srq(SRQ).unwrap();
     assert_eq!(plain.get_srq_num().unwrap_err().kind(), ErrorKind::Invalid);

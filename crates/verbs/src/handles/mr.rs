@@ -143,8 +143,7 @@ impl Pd {
         range: Range<usize>,
         access: Access,
     ) -> Result<Mr> {
-        let iova = buffer.addr() + range.start as u64;
-        let len = range.len() as u64;
+        let (iova, len) = buffer.part(&range).map_err(verbs_error).logged("reg_buffer")?;
         self.register(len, access, |mem, pd| mem.reg_phys_mr(pd, buffer, range, iova, access))
             .logged("reg_buffer")
     }

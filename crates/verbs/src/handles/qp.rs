@@ -144,6 +144,9 @@ fn check_service(attr: &QpInitAttr<'_>) -> Result<QpCap> {
         QpType::XrcSend if attr.srq.is_some() => {
             Err(VerbsError::invalid("a queue pair of type XrcSend receives nothing: srq"))
         }
+        _ if attr.srq.is_some_and(|srq| srq.inner.is_xrc()) => Err(VerbsError::invalid(
+            "srq: the shared queues of an XRC domain serve the domain's own queue pairs only",
+        )),
         QpType::XrcSend => Ok(QpCap { max_recv_wr: 0, max_recv_sge: 0, ..attr.cap }),
         _ => Ok(attr.cap),
     }

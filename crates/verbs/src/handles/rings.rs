@@ -9,6 +9,7 @@ use std::sync::Arc;
 use irdma_mem::{Access, Buffer, PdId};
 use irdma_transport::{ErrorKind, QpCap, RING_ENTRY_LEN, Result, RingPart, Rings, VerbsError};
 
+use super::mr::verbs_error;
 use super::{Mr, Pd, Qp, QpInitAttr};
 use crate::channel::Refused;
 use crate::context::ContextInner;
@@ -136,13 +137,14 @@ fn handle_q_mem(parts: &[Part], [send_len, recv_len]: [u64; 2]) -> Result<[(usiz
         return Err(VerbsError::invalid("a ring has at least one entry"));
     }
     let needed = [send_len * RING_ENTRY_LEN, recv_len * RING_ENTRY_LEN, SHADOW_LEN];
-    let start = |i: usize| parts[i].0.addr() + parts[i].1.start as u64;
+    let starts = parts.iter().map(|(buffer, range)| buffer.part(range).map(|(addr, _)| addr));
+    let starts = starts.collect::<std::result::Result<Vec<u64>, _>>().map_err(verbs_error)?;
     let (places, needs) = match parts.len() {
         1 => {
-            let recv = start(0) + needed[0];
-            ([(0, start(0)), (0, recv), (0, recv + needed[1])], vec![needed.iter().sum()])
+            let recv = starts[0] + needed[0];
+            ([(0, starts[0]), (0, recv), (0, recv + needed[1])], vec![needed.iter().sum()])
         }
-        3 => ([(0, start(0)), (1, start(1)), (2, start(2))], needed.to_vec()),
+        3 => ([(0, starts[0]), (1, starts[1]), (2, starts[2])], needed.to_vec()),
         count => {
             return Err(VerbsError::invalid(format!("queue memory of {count} parts: 1 or 3")));
         }
@@ -155,7 +157,7 @@ fn handle_q_mem(parts: &[Part], [send_len, recv_len]: [u64; 2]) -> Result<[(usiz
                 needs[i]
             )));
         }
-        if !start(i).is_multiple_of(RING_ENTRY_LEN) {
+        if !starts[i].is_multiple_of(RING_ENTRY_LEN) {
             return Err(VerbsError::invalid(format!("part {i} is not aligned to 8 bytes")));
         }
     }

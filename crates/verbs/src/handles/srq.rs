@@ -131,6 +131,10 @@ impl Srq {
 }
 
 impl SrqInner {
+    pub(super) fn is_xrc(&self) -> bool {
+        self.xrc.is_some()
+    }
+
     fn check(&self) -> Result<()> {
         self.context.check_device()?;
         self.life.check(Self::WHAT)
