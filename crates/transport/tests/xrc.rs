@@ -257,14 +257,15 @@ fn each_side_does_its_own_part_only() {
     let mut t = Script::with(QpType::XrcSend, |_| {}, |_| {});
     let recv = RecvWr { wr_id: 1, sges: &[] };
     assert_eq!(t.node.endpoint.post_recv(t.now, t.qpn, &recv).unwrap_err().errno(), 22);
+    let (op, flags) = (SendOp::Send { imm: None }, SendFlags::empty());
+    let send = SendWr { wr_id: 1, op, flags, data: SendData::Sges(&[]), ud: None };
+    assert_eq!(t.post_wr(&send).unwrap_err().errno(), 22, "it names no queue");
     let request = t.send_only(RQ_PSN, b"x").srq(1);
     t.deliver(&request);
     assert_eq!(t.drops(DropReason::Service), 1);
 
     let mut r = receiver();
     assert_eq!(r.t.node.endpoint.post_recv(r.t.now, r.t.qpn, &recv).unwrap_err().errno(), 22);
-    let (op, flags) = (SendOp::Send { imm: None }, SendFlags::empty());
-    let send = SendWr { wr_id: 1, op, flags, data: SendData::Sges(&[]), ud: None };
     assert_eq!(r.t.post_wr(&send).unwrap_err().errno(), 22);
     let ack = r.t.ack(SQ_PSN, Syndrome::Ack { credit: 31 });
     r.t.deliver(&ack);
