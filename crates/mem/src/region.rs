@@ -283,11 +283,6 @@ impl Grant<'_> {
         }
     }
 
-    /// Stores a word, in host byte order, at the start of the range, aligned or not.
-    pub fn store_u64(&self, value: u64) {
-        self.write_at(0, &value.to_ne_bytes());
-    }
-
     #[inline]
     fn at(&self, offset: u64, len: usize) -> *mut u8 {
         let len = len as u64;

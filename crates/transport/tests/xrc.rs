@@ -36,7 +36,7 @@ fn receiver_with(capacity: usize) -> Receiver {
     for (i, pd) in pds.iter().enumerate() {
         let cq = t.node.cqs(capacity);
         let srq = xrc_srq(70 + i as u64, pd, &cq.recv);
-        xrcd.add(&srq);
+        xrcd.add(&srq).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         memories.push(Memory::new(&t.node.mem, pd, 4096, 0x10_0000, access));
         srqs.push(srq);
@@ -121,7 +121,7 @@ fn a_queue_that_is_not_in_the_domain_is_an_invalid_request() {
 
     let mut r = receiver();
     r.post(0, 1);
-    r.xrcd.remove(r.srqs[0].number());
+    r.xrcd.remove(&r.srqs[0]);
     let send = r.send(0, 0, b"x");
     assert_eq!(r.t.exchange(&[send]), ["NAK_INVALID 200 msn=0"]);
 }
@@ -166,7 +166,7 @@ fn duplicates_for_a_queue_that_is_gone_are_acknowledged() {
     r.post(0, 1);
     let send = r.send(0, 0, b"x");
     r.t.exchange(std::slice::from_ref(&send));
-    r.xrcd.remove(r.srqs[0].number());
+    r.xrcd.remove(&r.srqs[0]);
     assert_eq!(r.t.exchange(&[send]), ["ACK 200 msn=1 credit=31"]);
     assert_eq!(r.t.state(), QpState::Rts);
 }
@@ -218,14 +218,29 @@ fn a_queue_that_is_destroyed_in_mid_message_takes_the_receive_along() {
         let first = part(&r.t, Position::First, 0, &[1; 256]);
         let last = part(&r.t, Position::Last, 1, &[2; 4]);
         assert_eq!(r.t.exchange(&[first]), [""; 0]);
-        r.xrcd.remove(number);
+        r.xrcd.remove(&r.srqs[0]);
         let next = xrc_srq(80 + turn, r.srqs[0].pd(), &r.cqs[0].recv);
-        r.xrcd.add(&next);
+        r.xrcd.add(&next).unwrap();
         r.srqs[0] = next;
         assert_eq!(r.t.exchange(&[last]), ["NAK_INVALID 201 msn=0"]);
         assert_eq!(r.t.events(), [EventKind::QpReqErr]);
         assert_eq!((r.t.completed(), r.t.received_short()), (vec![], vec![]));
     }
+}
+
+#[test]
+fn a_number_names_one_queue_of_a_domain() {
+    let mut r = receiver();
+    let twin = |token| xrc_srq(token, r.srqs[1].pd(), &r.cqs[1].recv);
+    let same = twin(u64::from(r.srqs[0].number()) + (1 << 24));
+    assert_eq!(r.xrcd.add(&same).unwrap_err().errno(), 75);
+    assert_eq!(r.xrcd.add(&twin(1 << 24)).unwrap_err().errno(), 75, "number 0 is none");
+    r.xrcd.remove(&same);
+    r.post(0, 1);
+    let send = r.send(0, 0, b"x");
+    assert_eq!(r.t.exchange(&[send]), ["ACK 200 msn=1 credit=31"]);
+    r.xrcd.remove(&r.srqs[0]);
+    r.xrcd.add(&same).unwrap();
 }
 
 #[test]
@@ -257,14 +272,15 @@ fn each_side_does_its_own_part_only() {
     let mut t = Script::with(QpType::XrcSend, |_| {}, |_| {});
     let recv = RecvWr { wr_id: 1, sges: &[] };
     assert_eq!(t.node.endpoint.post_recv(t.now, t.qpn, &recv).unwrap_err().errno(), 22);
+    let (op, flags) = (SendOp::Send { imm: None }, SendFlags::empty());
+    let send = SendWr { wr_id: 1, op, flags, data: SendData::Sges(&[]), ud: None };
+    assert_eq!(t.post_wr(&send).unwrap_err().errno(), 22, "it names no queue");
     let request = t.send_only(RQ_PSN, b"x").srq(1);
     t.deliver(&request);
     assert_eq!(t.drops(DropReason::Service), 1);
 
     let mut r = receiver();
     assert_eq!(r.t.node.endpoint.post_recv(r.t.now, r.t.qpn, &recv).unwrap_err().errno(), 22);
-    let (op, flags) = (SendOp::Send { imm: None }, SendFlags::empty());
-    let send = SendWr { wr_id: 1, op, flags, data: SendData::Sges(&[]), ud: None };
     assert_eq!(r.t.post_wr(&send).unwrap_err().errno(), 22);
     let ack = r.t.ack(SQ_PSN, Syndrome::Ack { credit: 31 });
     r.t.deliver(&ack);

@@ -200,13 +200,13 @@ pub(crate) struct XrcUses {
 
 impl XrcUses {
     /// Lets requests reach the queue.
-    pub(crate) fn add(&self, srq: &Arc<transport::Srq>) {
-        self.xrcd.xrcd.add(srq);
+    pub(crate) fn add(&self, srq: &Arc<transport::Srq>) -> Result<()> {
+        self.xrcd.xrcd.add(srq)
     }
 
     /// No request reaches the queue afterwards.
-    pub(crate) fn remove(&self, number: u32) {
-        self.xrcd.xrcd.remove(number);
+    pub(crate) fn remove(&self, srq: &transport::Srq) {
+        self.xrcd.xrcd.remove(srq);
     }
 }
 
