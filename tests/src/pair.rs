@@ -65,6 +65,7 @@ fn is_listener(line: &str, port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::time::Duration;
 
     use super::*;
 
