@@ -38,7 +38,6 @@ pub struct Qp {
     /// What `ibv_wr_*` may do, as flags of `send_ops_flags`; none without that interface.
     pub send_ops: u64,
     pub batch: Turn<Batch>,
-    hears: AtomicBool,
     /// As the program took it, whatever it wrote into its structure.
     in_reset: AtomicBool,
 }
@@ -217,7 +216,6 @@ pub fn finish(
         sq_sig_all: attr.sq_sig_all,
         send_ops,
         batch: Turn::new(Batch::default()),
-        hears: AtomicBool::new(false),
         in_reset: AtomicBool::new(true),
     };
     Object::new(if send_ops == 0 { ex } else { wr::functions(ex) }, own)
@@ -226,9 +224,6 @@ pub fn finish(
 /// `ibv_destroy_qp(3)`. A queue pair of an XRC domain lives on while others have opened it, but its
 /// maker hears no more of it.
 pub fn destroy(qp: Owned<Qp>) -> Result<(), Errno> {
-    if qp.get().handle.qp_type() == QpType::XrcRecv && qp.get().hears.load(Ordering::Relaxed) {
-        qp.get().handle.set_cookie(0);
-    }
     qp.end()
 }
 
@@ -402,7 +397,6 @@ fn attributes_of(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
 impl Object<Qp> {
     /// Has events name this structure.
     pub fn hear_events(&self) {
-        self.hears.store(true, Ordering::Relaxed);
         self.handle.set_cookie(self.cookie());
     }
 

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::size_of;
 use std::time::Duration;
 
-use irdma::{DeviceAttr, Gid, PortAttr, Profile, Transport};
+use irdma::{DeviceAttr, Gid, PortAttr, Transport};
 
 use crate::boundary::{Errno, In, InOut, Object, Out, Partial, refuse};
 use crate::context::Context;
@@ -65,7 +65,7 @@ pub fn device_ex(
     extended.orig_attr = device_attr(&device);
     extended.device_cap_flags_ex = device.device_cap_flags_ex | u64::from(device.device_cap_flags);
     extended.phys_port_cnt_ex = 1;
-    if context.handle.device().profile() == Profile::Full {
+    if device.on_demand {
         extended.odp_caps = odp_caps();
     }
     extended.xrc_odp_caps = extended.odp_caps.per_transport_caps.rc_odp_caps;

@@ -1,6 +1,9 @@
 //! Memory that the library owns and registers for itself.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::MemError;
 
 const LINE: usize = 64;
 
@@ -31,6 +34,19 @@ impl Buffer {
     /// Process address of the first byte.
     pub fn addr(&self) -> u64 {
         self.lines.as_ptr().expose_provenance() as u64
+    }
+
+    /// Process address and length of a part.
+    ///
+    /// # Errors
+    /// [`MemError::InvalidLength`] for one that is not inside the buffer.
+    pub fn part(&self, range: &Range<usize>) -> Result<(u64, u64), MemError> {
+        let addr = self.addr().wrapping_add(range.start as u64);
+        let len = range.len() as u64;
+        if range.start > range.end || range.end > self.len {
+            return Err(MemError::InvalidLength { addr, len });
+        }
+        Ok((addr, len))
     }
 
     /// Size in bytes.

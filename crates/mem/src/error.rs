@@ -52,23 +52,6 @@ pub enum MemError {
     ListFull(u32),
 }
 
-impl MemError {
-    /// The errno a verb returns for this refusal (`ibv_reg_mr(3)`).
-    pub fn errno(&self) -> i32 {
-        match self {
-            Self::InvalidLength { .. }
-            | Self::InvalidAccess(_)
-            | Self::UnknownKey(_)
-            | Self::WrongKind { .. }
-            | Self::PageSize(_)
-            | Self::PageCount(_) => 22,
-            Self::Fault => 14,
-            Self::NoKeys { .. } | Self::ListFull(_) => 12,
-            Self::Busy(_) => 16,
-        }
-    }
-}
-
 /// A key does not allow what was asked of it, IBTA 10.6.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum GrantError {

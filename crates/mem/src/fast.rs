@@ -101,19 +101,16 @@ impl MemTable {
     ) -> Result<usize, MemError> {
         let mut pieces = Vec::with_capacity(parts.len());
         for (buffer, range) in parts {
-            let len = range.len() as u64;
-            let addr = buffer.addr() + range.start as u64;
-            if range.end > buffer.len() {
-                return Err(MemError::InvalidLength { addr, len });
-            }
+            let (addr, len) = buffer.part(range)?;
             pieces.push(Piece { addr, len });
         }
         let buffers = parts.iter().map(|(buffer, _)| Arc::clone(buffer)).collect();
         map_pieces(self, key, &pieces, page_size, buffers)
     }
 
-    /// Registers what was mapped last, for a work request of a queue pair of `pd`: the key works
-    /// from now on, as `new_key`.
+    /// Registers what was mapped last, for a work request of a queue pair of `pd`: the region's key
+    /// works from now on, as `new_key`. `key` may be any that the region has had, since requests
+    /// that were posted before this one may have been flushed.
     ///
     /// # Errors
     /// See [`BindError`]; nothing has changed then.
@@ -125,6 +122,7 @@ impl MemTable {
         pd: PdId,
     ) -> Result<(), BindError> {
         let control = self.control();
+        let key = self.current(key).unwrap_or(key);
         let entry = self.lookup(key).ok().filter(|entry| entry.shape.contains(Shape::FAST));
         let entry = entry.ok_or(BindError::NoFastRegion(key))?;
         if entry.pd != pd {

@@ -44,20 +44,16 @@ impl Region {
 
     /// The caller keeps `buffer` alive until the key is retired.
     pub(crate) fn of(buffer: &Buffer, range: Range<usize>) -> Result<Self, MemError> {
-        let addr = buffer.addr().wrapping_add(range.start as u64);
-        let len = range.end.saturating_sub(range.start) as u64;
-        if range.end > buffer.len() {
-            return Err(MemError::InvalidLength { addr, len });
-        }
+        let (addr, len) = buffer.part(&range)?;
         // SAFETY: the buffer's bytes are mapped and writable while it lives.
         unsafe { Self::new(addr as usize, len) }
     }
 
     /// As [`Region::of`], also for a range of no bytes, which hardware registers of its own memory.
     pub(crate) fn of_device(buffer: &Buffer, range: Range<usize>) -> Result<Self, MemError> {
-        match range.is_empty() && range.end <= buffer.len() {
-            true => Ok(Self { addr: buffer.addr() as usize + range.start, len: 0 }),
-            false => Self::of(buffer, range),
+        match buffer.part(&range)? {
+            (addr, 0) => Ok(Self { addr: addr as usize, len: 0 }),
+            _ => Self::of(buffer, range),
         }
     }
 
@@ -285,11 +281,6 @@ impl Grant<'_> {
         match self.word().compare_exchange(compare, swap, AcqRel, Acquire) {
             Ok(old) | Err(old) => old,
         }
-    }
-
-    /// Stores a word, in host byte order, at the start of the range, aligned or not.
-    pub fn store_u64(&self, value: u64) {
-        self.write_at(0, &value.to_ne_bytes());
     }
 
     #[inline]

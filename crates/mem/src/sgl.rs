@@ -57,7 +57,7 @@ pub fn gather(
 /// byte is written, and the bytes are written in order.
 ///
 /// # Errors
-/// [`SglError`]; nothing is written then.
+/// [`SglError`]; nothing is written then, unless a key is changed or ended during the call.
 ///
 /// # Panics
 /// If the list is shorter than that.
@@ -68,15 +68,14 @@ pub fn scatter(
     offset: u64,
     data: &[u8],
 ) -> Result<(), SglError> {
-    let mut pieces = Pieces::new(sges, offset, data.len());
-    let Some(first) = pieces.next() else { return Ok(()) };
-    let first_grant = first.grant(table, Access::LOCAL_WRITE, pd)?;
-    let mut rest: Vec<(Grant<'_>, Piece)> = Vec::new();
-    for piece in pieces {
-        rest.push((piece.grant(table, Access::LOCAL_WRITE, pd)?, piece));
+    let pieces = || Pieces::new(sges, offset, data.len());
+    if pieces().nth(1).is_some() {
+        for piece in pieces() {
+            piece.grant(table, Access::LOCAL_WRITE, pd)?;
+        }
     }
-    first_grant.write_at(0, &data[..first.len]);
-    for (grant, piece) in rest {
+    for piece in pieces() {
+        let grant = piece.grant(table, Access::LOCAL_WRITE, pd)?;
         grant.write_at(0, &data[piece.at..][..piece.len]);
     }
     Ok(())

@@ -135,18 +135,20 @@ impl Slot {
     }
 
     /// Changes what a key stands for, and its low byte with it. Users see the old or the new
-    /// entry: the change waits until no grant is out and lets none out meanwhile. False if the
-    /// key is not valid.
+    /// entry: the change lets no more grants out and waits for those that are. One change at a
+    /// time; false if the key is not valid.
     pub(crate) fn change(&self, old: u32, new: u32, entry: &Entry) -> bool {
-        let idle = u64::from(old) << KEY_SHIFT;
+        let freeze = |state: u64| (key_of(state) == old).then_some(state | FROZEN);
+        if self.state.fetch_update(Acquire, Relaxed, freeze).is_err() {
+            return false;
+        }
+        // Who pins the entry from now on sees that it is frozen, and looks at nothing else of it.
         let mut looks = 0;
-        while let Err(state) = self.state.compare_exchange(idle, idle | FROZEN, Acquire, Relaxed) {
-            if key_of(state) != old {
-                return false;
-            }
+        while self.state.load(Acquire) & PIN_MASK != 0 {
             pause(&mut looks);
         }
         self.store(entry);
+        let idle = u64::from(old) << KEY_SHIFT;
         let step = (u64::from(new) << KEY_SHIFT).wrapping_sub(idle).wrapping_sub(FROZEN);
         self.state.fetch_add(step, Release);
         true
@@ -200,8 +202,9 @@ impl Slot {
         Shape::from_bits_truncate(self.rights.load(Relaxed))
     }
 
-    /// Checks key, protection domain, rights and range, in this order. `qpn` is that of a
-    /// queue pair that got the key from its peer, none for its own use.
+    /// Checks key, protection domain, rights and range, in this order, and with a `probe` the
+    /// pages that may come and go. `qpn` is that of a queue pair that got the key from its peer,
+    /// none for its own use.
     // Inlined everywhere, or the result goes through memory, which costs more than the checks.
     #[inline(always)]
     pub(crate) fn grant(
@@ -210,7 +213,7 @@ impl Slot {
         (va, len): (u64, u64),
         need: Access,
         (pd, qpn): (PdId, Option<u32>),
-        probe: &OnceLock<Probe>,
+        probe: Option<&OnceLock<Probe>>,
     ) -> Result<Grant<'_>, GrantError> {
         let pin = self.pin(key).ok_or(GrantError::UnknownKey)?;
         if self.pd.load(Relaxed) != pd.0 {
@@ -240,7 +243,7 @@ impl Slot {
         addr: u64,
         len: u64,
         need: Access,
-        probe: &OnceLock<Probe>,
+        probe: Option<&OnceLock<Probe>>,
     ) -> Result<Place, GrantError> {
         let shape = self.shape();
         if shape.contains(Shape::NULL) {
@@ -249,7 +252,10 @@ impl Slot {
         if let Some(list) = &*self.lock_pages() {
             return Ok(Place { addr: 0, pages: Some(Box::new((Arc::clone(list), addr))) });
         }
-        if shape.contains(Shape::PROBED) && len > 0 {
+        if let Some(probe) = probe
+            && shape.contains(Shape::PROBED)
+            && len > 0
+        {
             let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
             let writes = need.intersects(writes);
             let is_there = probe.get().is_some_and(|ask| ask(addr as usize, len as usize, writes));

@@ -146,6 +146,9 @@ impl MemTable {
     /// (receive, READ result), a `REMOTE_*` flag for a request of the peer. A range of 0 bytes
     /// may be anywhere.
     ///
+    /// A thread holds one grant at a time: whoever changes what the key stands for waits for it,
+    /// and the next grant waits for the change.
+    ///
     /// # Errors
     /// See [`GrantError`]; checked in the order key, protection domain, access, bounds.
     #[inline(always)]
@@ -158,7 +161,7 @@ impl MemTable {
         pd: PdId,
     ) -> Result<Grant<'_>, GrantError> {
         let slot = self.slot(key).ok_or(GrantError::UnknownKey)?;
-        slot.grant(key, (va, len), need, (pd, None), &self.probe)
+        slot.grant(key, (va, len), need, (pd, None), Some(&self.probe))
     }
 
     /// As [`MemTable::grant`], for a request that the peer sent to queue pair `qpn` of `pd`: such
@@ -175,7 +178,23 @@ impl MemTable {
         (pd, qpn): (PdId, u32),
     ) -> Result<Grant<'_>, GrantError> {
         let slot = self.slot(key).ok_or(GrantError::UnknownKey)?;
-        slot.grant(key, (va, len), need, (pd, Some(qpn)), &self.probe)
+        slot.grant(key, (va, len), need, (pd, Some(qpn)), Some(&self.probe))
+    }
+
+    /// What [`MemTable::grant_to_peer`] says of a range that is accessed later, piece by piece:
+    /// pages that may come and go are not asked for yet.
+    ///
+    /// # Errors
+    /// See [`GrantError`].
+    pub fn check_for_peer(
+        &self,
+        key: u32,
+        range: (u64, u64),
+        need: Access,
+        (pd, qpn): (PdId, u32),
+    ) -> Result<(), GrantError> {
+        let slot = self.slot(key).ok_or(GrantError::UnknownKey)?;
+        slot.grant(key, range, need, (pd, Some(qpn)), None).map(drop)
     }
 
     /// What a valid key stands for.

@@ -1,12 +1,12 @@
-//! Deregistration while other threads hold and ask for grants.
+//! Deregistration and re-registration while other threads hold and ask for grants.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use irdma_mem::{Access, Buffer, GrantError, MemError, MemTable, PdId};
+use irdma_mem::{Access, Buffer, GrantError, MemError, MemTable, PdId, Rereg, Sge, scatter};
 
 const PD: PdId = PdId(3);
 const ACCESS: Access = Access::LOCAL_WRITE;
@@ -35,6 +35,62 @@ fn deregistration_waits_for_a_grant_and_lets_no_new_one_out() {
         drop(grant);
     });
     assert!(returned.load(Ordering::Acquire));
+}
+
+/// Gives a region the access that it has.
+fn rereg(table: &MemTable, key: u32) {
+    let change = Rereg { access: Some(ACCESS), ..Rereg::default() };
+    // SAFETY: the memory stays what it was.
+    unsafe { table.rereg_user_mr(key, &change) }.unwrap();
+}
+
+/// Of so many threads one or another always has a grant out.
+#[test]
+fn a_change_is_not_kept_waiting_by_those_who_come_later() {
+    let table = MemTable::new(5, 4);
+    let buffer = Arc::new(Buffer::zeroed(8));
+    let key = table.reg_phys_mr(PD, &buffer, 0..8, 0, ACCESS).unwrap().lkey;
+    let limit = Duration::from_secs(5);
+    let (start, stop) = (Instant::now(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) && start.elapsed() < limit {
+                    let _grant = table.grant(key, 0, 8, ACCESS, PD).unwrap();
+                    thread::sleep(Duration::from_millis(5));
+                }
+            });
+        }
+        let _stop = StopOnDrop(&stop);
+        thread::sleep(Duration::from_millis(20));
+        (0..10).for_each(|_| rereg(&table, key));
+        assert!(start.elapsed() < limit, "it ended only with the others");
+    });
+}
+
+/// Several elements may be of one region.
+#[test]
+fn a_list_is_written_while_its_region_changes() {
+    let table = MemTable::new(5, 4);
+    let buffer = Arc::new(Buffer::zeroed(64));
+    let key = table.reg_phys_mr(PD, &buffer, 0..64, 0, ACCESS).unwrap().lkey;
+    let sges = [0, 16, 32].map(|addr| Sge { addr, length: 16, lkey: key });
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    scatter(&table, PD, &sges, 0, &[7; 48]).unwrap();
+                }
+            });
+        }
+        let _stop = StopOnDrop(&stop);
+        (0..2000).for_each(|_| rereg(&table, key));
+        while buffer.byte(47) == 0 {
+            thread::yield_now();
+        }
+    });
+    assert_eq!((buffer.byte(47), buffer.byte(48)), (7, 0));
 }
 
 /// Tells the other threads to stop, also when a check fails.

@@ -70,6 +70,14 @@ fn a_reserved_key_works_only_once_registered() {
     assert!(s.table.is_empty());
 }
 
+/// Requests are posted before it is known which of the earlier ones succeed.
+#[test]
+fn any_key_that_a_region_has_had_names_it_in_a_registration() {
+    let s = scattered(3);
+    assert_eq!(s.table.fast_register(s.key ^ 0x11, s.key ^ 0x12, ALL, PD), Ok(()));
+    assert!(s.table.query(s.key ^ 0x12).is_some());
+}
+
 #[test]
 fn scattered_pages_are_one_region() {
     for count in [2usize, 4, 5, 512, 513] {
@@ -246,6 +254,9 @@ fn on_demand_memory_is_asked_for_at_each_access() {
     assert_eq!((grant(Access::empty()), grant(Access::LOCAL_WRITE)), (Ok(()), unmapped));
     MAPPED.store(false, Ordering::Relaxed);
     assert_eq!(grant(Access::empty()), unmapped);
+    let check = |len| table.check_for_peer(implicit.rkey, (va, len), ALL, (PD, 7));
+    assert_eq!(check(4), Ok(()), "nothing is accessed yet");
+    assert!(matches!(check(u64::MAX), Err(GrantError::Bounds { .. })));
     MAPPED.store(true, Ordering::Relaxed);
     let write_only = table.reg_implicit_mr(PD, Access::REMOTE_WRITE);
     assert_eq!(write_only, Err(MemError::InvalidAccess(Access::REMOTE_WRITE)));

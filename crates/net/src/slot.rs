@@ -7,8 +7,7 @@ mod message;
 
 pub use message::{Message, SteerMessage};
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +34,10 @@ pub const MESSAGE_LEN: usize = BATCH_LEN + message::MAX_HEADER_LEN;
 
 /// Refused messages that one call of [`Slot::recv`] takes at most.
 const MAX_REFUSALS: usize = 16;
+
+/// Sockets for relays that a slot keeps at most: whoever sends to this address decides how many
+/// slots are relayed to, and must not use up the program's descriptors.
+const MAX_RELAYS: usize = 16;
 
 /// Numbers that this process gave back: taken again only when no other is free.
 static RELEASED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
@@ -78,9 +81,7 @@ pub struct Slot {
     number: u16,
     fd: Fd,
     uid: u32,
-    /// One socket for each slot that batches are relayed to: what waits in a receiver's queue takes
-    /// up its sender's buffer, and a receiver that is stopped must not take up that of the others.
-    relays: Mutex<BTreeMap<u16, Fd>>,
+    relays: Mutex<Relays>,
 }
 
 impl Slot {
@@ -121,13 +122,13 @@ impl Slot {
     pub fn send(&self, to: u16, message: &Message<'_>) -> io::Result<Delivery> {
         let Message::Relay { .. } = message else { return send_from(&self.fd, to, message) };
         let mut relays = self.relays.lock().unwrap_or_else(PoisonError::into_inner);
-        let relay = match relays.entry(to) {
-            Entry::Occupied(relay) => relay.into_mut(),
-            Entry::Vacant(place) => place.insert(Fd::engine(socket()?)?),
+        let delivery = match relays.to(to) {
+            Ok(relay) => send_from(relay, to, message),
+            // No descriptor is left: better with the other messages than not at all.
+            Err(_) => send_from(&self.fd, to, message),
         };
-        let delivery = send_from(relay, to, message);
         if matches!(delivery, Ok(Delivery::Gone)) {
-            relays.remove(&to);
+            relays.forget(to);
         }
         delivery
     }
@@ -165,6 +166,33 @@ impl Slot {
             }
             _ => refused,
         }))
+    }
+}
+
+/// One socket for each slot that batches are relayed to: what waits in a receiver's queue takes up
+/// its sender's buffer, and a receiver that is stopped must not take up that of the others.
+#[derive(Debug, Default)]
+struct Relays(VecDeque<(u16, Fd)>);
+
+impl Relays {
+    /// The socket for a slot; a new one replaces the oldest where there are many.
+    fn to(&mut self, slot: u16) -> io::Result<&Fd> {
+        let at = match self.0.iter().position(|(to, _)| *to == slot) {
+            Some(at) => at,
+            None => {
+                let relay = Fd::engine(socket()?)?;
+                if self.0.len() == MAX_RELAYS {
+                    self.0.pop_front();
+                }
+                self.0.push_back((slot, relay));
+                self.0.len() - 1
+            }
+        };
+        Ok(&self.0[at].1)
+    }
+
+    fn forget(&mut self, slot: u16) {
+        self.0.retain(|(to, _)| *to != slot);
     }
 }
 

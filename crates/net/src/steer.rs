@@ -24,6 +24,7 @@ use crate::slot::{self, Message, Slot, SteerMessage};
 use crate::sys;
 use crate::udp::{RecvMeta, RecvSocket, SendSocket};
 use probe::Probe;
+use program::Entry;
 use round::Round;
 
 /// How long a round waits for all answers.
@@ -41,6 +42,8 @@ const MIN_INTERVAL_NS: u64 = 3_000_000;
 const MAX_INTERVAL_NS: u64 = 100_000_000;
 /// After this long without an attempt the next ones may follow closely again.
 const CALM_NS: u64 = 1_000_000_000;
+/// The longest time between two attempts for want of answers: a peer that is gone never answers.
+const MAX_SUSPICION_NS: u64 = 3_200_000_000;
 /// Rounds begun in quick succession because the one before was incomplete.
 const MAX_RETRIES: u32 = 4;
 /// How often a table that does not know every member is repaired after that: datagrams that it
@@ -73,6 +76,11 @@ pub struct Steering {
     blocked_ns: Option<u64>,
     /// A table that leads here was attached since the join.
     found: bool,
+    /// The table that this member attached last.
+    table: Vec<Entry>,
+    /// How long a suspicion waits after an attempt, and whether the next attempt is due to one.
+    suspicion_ns: u64,
+    suspected: bool,
 }
 
 /// A round in progress.
@@ -106,6 +114,9 @@ impl Steering {
             retries: 0,
             blocked_ns: None,
             found: false,
+            table: Vec::new(),
+            suspicion_ns: MAX_INTERVAL_NS,
+            suspected: false,
         }
     }
 
@@ -127,10 +138,11 @@ impl Steering {
     }
 
     /// Something was not answered: where it went to a member of this group, the table may be to
-    /// blame.
+    /// blame. Attempts that find nothing new grow apart.
     pub fn suspect(&mut self, now_ns: u64) {
-        if self.running.is_none() && now_ns >= self.repaired_ns + MAX_INTERVAL_NS {
+        if self.running.is_none() && now_ns >= self.repaired_ns + self.suspicion_ns {
             self.wanted_ns = Some(now_ns);
+            self.suspected = true;
         }
     }
 
@@ -162,6 +174,7 @@ impl Steering {
             // It comes only to members that answered, so that the table knows this one.
             SteerMessage::Repaired => {
                 self.wanted_ns = None;
+                self.suspected = false;
                 self.repaired_ns = now_ns;
                 self.found = true;
             }
@@ -246,6 +259,17 @@ impl Steering {
         self.repaired_ns = now_ns;
     }
 
+    /// Suspicions that come to nothing grow apart, too.
+    fn note_table(&mut self, table: Vec<Entry>) {
+        let suspected = std::mem::take(&mut self.suspected);
+        if table != self.table {
+            self.suspicion_ns = MAX_INTERVAL_NS;
+        } else if suspected {
+            self.suspicion_ns = (self.suspicion_ns * 2).min(MAX_SUSPICION_NS);
+        }
+        self.table = table;
+    }
+
     fn begin(&mut self, now_ns: u64) -> io::Result<()> {
         let lock = lock(self.group)?;
         self.blocked_ns = match lock {
@@ -317,6 +341,7 @@ impl Steering {
 
     fn attach(&mut self, round: &Round, sockets: Sockets<'_>, now_ns: u64) -> io::Result<()> {
         self.note_attempt(now_ns);
+        self.note_table(round.table());
         sys::attach_reuseport_filter(sockets.receiver, &round.program())?;
         let members = round.members();
         self.found |= members.contains(&self.slots[0]);

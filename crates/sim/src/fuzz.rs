@@ -114,7 +114,7 @@ impl Machine {
         let cq = node.cqs(64).recv;
         let srq = Arc::new(Srq::create_xrc_srq(9, node.pd.clone(), attr, cq).expect("created"));
         let xrcd = Arc::new(Xrcd::default());
-        xrcd.add(&srq);
+        xrcd.add(&srq).expect("the only one");
         let mut machine = Machine {
             node,
             now: Instant::from_millis(1),

@@ -30,6 +30,7 @@ const SMALL_WINDOWS: Config = Config {
     initial_window: 16 << 10,
     max_window: 16 << 10,
     min_timeout_ns: 4_000_000,
+    atomic_write: true,
 };
 
 #[test]

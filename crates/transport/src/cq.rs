@@ -118,16 +118,14 @@ impl Ring {
     fn process_resize_list(&mut self) -> usize {
         let before = self.retired.len();
         while let Some(drained) = self.retired.iter().position(VecDeque::is_empty) {
-            if !self.free_cqbuf(drained) {
-                break;
-            }
+            self.free_cqbuf(drained);
         }
         before - self.retired.len()
     }
 
     /// Frees one retired ring (seed row 25).
-    fn free_cqbuf(&mut self, at: usize) -> bool {
-        self.retired.remove(at).is_some()
+    fn free_cqbuf(&mut self, at: usize) {
+        self.retired.remove(at);
     }
 }
 

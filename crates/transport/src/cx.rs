@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use irdma_mem::MemTable;
+use irdma_wire::Qpn;
 
 use crate::cq::{Cq, Pushed, Unpolled};
 use crate::effects::{Effect, EventKind, EventSource};
@@ -32,8 +33,10 @@ pub(crate) struct Cx {
     pub(crate) reads_in_flight: u32,
     /// Queue pairs that wait for room in `reads_in_flight`.
     pub(crate) read_waiters: ReadyList,
-    /// Completion queues, by token, that lost a completion: their queue pairs are to fail.
+    /// Completion queues, by token, that overflowed just now: their queue pairs are to fail.
     pub(crate) dead_cqs: Vec<u64>,
+    /// Queue pairs that lost a completion: they are to fail.
+    pub(crate) failing: Vec<Qpn>,
 }
 
 impl Cx {
@@ -65,10 +68,11 @@ impl Cx {
                 );
                 self.event(EventKind::CqErr, EventSource::Cq(cq.token()));
                 self.dead_cqs.push(cq.token());
+                self.failing.push(wc.qpn);
             }
             // Queue pairs that came to use the queue later fail with their first completion.
             Pushed::Dead if flushed => {}
-            Pushed::Dead => self.dead_cqs.push(cq.token()),
+            Pushed::Dead => self.failing.push(wc.qpn),
         }
     }
 

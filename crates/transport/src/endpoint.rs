@@ -48,6 +48,8 @@ pub struct Config {
     pub max_window: u32,
     /// The shortest acknowledgement timeout that is armed, in nanoseconds.
     pub min_timeout_ns: u64,
+    /// Whether the peer's ATOMIC WRITEs are executed, not refused as invalid requests.
+    pub atomic_write: bool,
 }
 
 impl Default for Config {
@@ -61,6 +63,7 @@ impl Default for Config {
             initial_window: 64 << 10,
             max_window: 1 << 20,
             min_timeout_ns: 4_000_000,
+            atomic_write: true,
         }
     }
 }
@@ -159,6 +162,7 @@ impl Endpoint {
                 reads_in_flight: 0,
                 read_waiters: ReadyList::default(),
                 dead_cqs: Vec::new(),
+                failing: Vec::new(),
             },
         }
     }
@@ -463,22 +467,24 @@ impl Endpoint {
 
     /// The next thing for the caller to do now that its lock can be released.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        while let Some(token) = self.cx.dead_cqs.pop() {
-            self.cx.dead_cqs.retain(|other| *other != token);
-            self.fail_users_of(token);
+        while !self.cx.failing.is_empty() || !self.cx.dead_cqs.is_empty() {
+            self.fail_users_of_dead_cqs();
         }
         self.cx.effects.pop_front()
     }
 
-    /// A completion queue lost completions: the queue pairs that use it can no longer tell what
-    /// they did, and fail (IBTA 11.6.3, `ibv_get_async_event(3)`). Looks at every queue pair, once
-    /// for each queue that overflows.
-    fn fail_users_of(&mut self, token: u64) {
-        for qp in self.qps.iter_mut() {
-            let uses = [&qp.init.send_cq, &qp.init.recv_cq].iter().any(|cq| cq.token() == token);
-            if uses && !matches!(qp.attr.state, QpState::Reset | QpState::Err) {
-                tracing::info!("QP {}: its completion queue {token} overflowed", qp.qpn);
-                qp.enter_error(&mut self.cx, Some(EventKind::QpFatal));
+    /// Completion queues lost completions: the queue pairs that use them can no longer tell what
+    /// they did, and fail (IBTA 11.6.3, `ibv_get_async_event(3)`). Looks at every queue pair only
+    /// when a queue overflows, for a peer can bring about any number of completions that follow.
+    fn fail_users_of_dead_cqs(&mut self) {
+        for qpn in std::mem::take(&mut self.cx.failing) {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                fail(qp, &mut self.cx);
+            }
+        }
+        for token in std::mem::take(&mut self.cx.dead_cqs) {
+            for qp in self.qps.iter_mut().filter(|qp| qp.completes_in(token)) {
+                fail(qp, &mut self.cx);
             }
         }
     }
@@ -509,6 +515,14 @@ impl Endpoint {
 
 fn unknown(qpn: Qpn) -> VerbsError {
     VerbsError::invalid(format!("QP {qpn} does not exist, or was destroyed"))
+}
+
+/// Fails a queue pair that lost a completion.
+fn fail(qp: &mut Qp, cx: &mut Cx) {
+    if !matches!(qp.attr.state, QpState::Reset | QpState::Err) {
+        tracing::info!("QP {}: a completion queue of its overflowed", qp.qpn);
+        qp.enter_error(cx, Some(EventKind::QpFatal));
+    }
 }
 
 /// Gives a packet to the side of the queue pair that it is for.

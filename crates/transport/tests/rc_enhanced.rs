@@ -1,6 +1,6 @@
 //! ATOMIC WRITE and FLUSH (IBTA annex A19): both sides, refusals, duplicates, losses.
 
-use irdma_mem::Access;
+use irdma_mem::{Access, MwBind};
 use irdma_sim::script::{Pkt, RQ_PSN, SQ_PSN, Script};
 use irdma_transport::{
     EventKind, Placement, QpState, SendData, SendFlags, SendOp, SendWr, WcStatus,
@@ -196,6 +196,26 @@ fn unreliable_services_have_neither() {
     }
 }
 
+#[test]
+fn what_moves_no_data_is_posted_without() {
+    let access = Access::LOCAL_WRITE;
+    let bind = MwBind { rkey: 0x100, new_rkey: 0x101, lkey: 0, va: 0, len: 0, access };
+    let (key, new_key) = (0x100, 0x101);
+    for op in [
+        FLUSH,
+        SendOp::LocalInvalidate { key },
+        SendOp::BindMw(bind),
+        SendOp::RegMr { key, new_key, access },
+    ] {
+        let mut t = Script::rc();
+        let sges = [t.memory.sge(0, 4)];
+        let (flags, data) = (SendFlags::empty(), SendData::Sges(&sges));
+        let wr = SendWr { wr_id: 1, op, flags, data, ud: None };
+        assert_eq!(t.post_wr(&wr).unwrap_err().errno(), 22, "{op:?}");
+        assert_eq!(t.sent_text(), [""; 0]);
+    }
+}
+
 /// `rdma_rxe` signs a FLUSH in its own way, and takes no other.
 #[test]
 fn a_flush_is_understood_by_rxe_and_from_it() {
@@ -215,9 +235,9 @@ fn a_flush_is_understood_by_rxe_and_from_it() {
         t.node.endpoint.handle_timeout(t.now);
         signed.push(raw(&mut t));
     }
-    assert_ne!(signed[0], right, "the first retransmission is for rxe");
-    assert_eq!(signed[1], right, "the second is not");
-    assert_eq!(parse(&signed[0]), parse(&right));
+    assert_eq!(signed[0], right, "the first retransmission is the same packet");
+    assert_ne!(signed[1], right, "the second is for rxe");
+    assert_eq!(parse(&signed[1]), parse(&right));
 }
 
 /// The FLUSH that is sent now, past any probe of a peer not known yet.

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use irdma_sim::script::{RQ_PSN, SQ_PSN, Script};
 use irdma_transport::QpState::{Err as Error, Init, Reset, Rtr, Rts, Sqd};
-use irdma_transport::{AttrMask, Cq, EventKind, QpType, RecvWr, SendOp, Srq, SrqAttr, WcStatus};
+use irdma_transport::{
+    AttrMask, Cq, EventKind, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Srq, SrqAttr,
+    WcStatus,
+};
 use irdma_wire::{Position, Psn, Syndrome};
 
 const GOOD: Syndrome = Syndrome::Ack { credit: 31 };
@@ -277,6 +280,24 @@ fn a_queue_pair_that_joins_an_overflowed_completion_queue_fails_with_its_first_c
     let ack = t.ack(SQ_PSN, GOOD);
     t.exchange(&[ack]);
     assert_eq!((t.state(), t.events()), (Error, vec![EventKind::QpFatal]));
+}
+
+#[test]
+fn a_reset_gives_the_page_for_inline_data_back() {
+    let mut t = Script::reset(QpType::Rc, |_| {}, |_| {});
+    t.node.endpoint.alloc_push_page(t.qpn);
+    let inline = |wr_id| SendWr {
+        wr_id,
+        op: SEND,
+        flags: SendFlags::empty(),
+        data: SendData::Inline(b"x"),
+        ud: None,
+    };
+    for turn in 1..=2 {
+        t.post_wr(&inline(turn)).unwrap();
+        assert_eq!(t.node.endpoint.stats().pushed, turn);
+        t.modify(Reset).unwrap();
+    }
 }
 
 #[test]

@@ -7,8 +7,8 @@ use irdma_mem::{Access, Sge};
 use irdma_sim::script::{Pkt, RQ_PSN, SQ_PSN, Script};
 use irdma_sim::{Cqs, Memory};
 use irdma_transport::{
-    DropReason, EventKind, PdTable, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr,
-    Srq, SrqAttr, Wc, WcStatus, Xrcd,
+    Cq, DropReason, EventKind, Pd, PdTable, QpState, QpType, RecvWr, SendData, SendFlags, SendOp,
+    SendWr, Srq, SrqAttr, Wc, WcStatus, Xrcd,
 };
 use irdma_wire::{Operation, Position, Syndrome};
 
@@ -22,6 +22,11 @@ struct Receiver {
 }
 
 fn receiver() -> Receiver {
+    receiver_with(16)
+}
+
+/// Of which each shared queue completes in a queue of `capacity`.
+fn receiver_with(capacity: usize) -> Receiver {
     let xrcd = Arc::new(Xrcd::default());
     let mut t = Script::with(QpType::XrcRecv, |init| init.xrcd = Some(Arc::clone(&xrcd)), |_| {});
     let own = PdTable::new(4);
@@ -29,18 +34,20 @@ fn receiver() -> Receiver {
     let pds = [own.alloc_pd().unwrap(), own.alloc_pd().unwrap()];
     let (mut srqs, mut cqs, mut memories) = (Vec::new(), Vec::new(), Vec::new());
     for (i, pd) in pds.iter().enumerate() {
-        let cq = t.node.cqs(16);
-        let attr = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
-        let token = 70 + i as u64;
-        let srq = Srq::create_xrc_srq(token, Arc::clone(pd), attr, Arc::clone(&cq.recv)).unwrap();
-        let srq = Arc::new(srq);
-        xrcd.add(&srq);
+        let cq = t.node.cqs(capacity);
+        let srq = xrc_srq(70 + i as u64, pd, &cq.recv);
+        xrcd.add(&srq).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         memories.push(Memory::new(&t.node.mem, pd, 4096, 0x10_0000, access));
         srqs.push(srq);
         cqs.push(cq);
     }
     Receiver { t, xrcd, srqs, cqs, memories }
+}
+
+fn xrc_srq(token: u64, pd: &Arc<Pd>, cq: &Arc<Cq>) -> Arc<Srq> {
+    let attr = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
+    Arc::new(Srq::create_xrc_srq(token, Arc::clone(pd), attr, Arc::clone(cq)).unwrap())
 }
 
 impl Receiver {
@@ -114,7 +121,7 @@ fn a_queue_that_is_not_in_the_domain_is_an_invalid_request() {
 
     let mut r = receiver();
     r.post(0, 1);
-    r.xrcd.remove(r.srqs[0].number());
+    r.xrcd.remove(&r.srqs[0]);
     let send = r.send(0, 0, b"x");
     assert_eq!(r.t.exchange(&[send]), ["NAK_INVALID 200 msn=0"]);
 }
@@ -152,6 +159,90 @@ fn duplicates_are_acknowledged() {
     assert_eq!(r.received(0), [1]);
 }
 
+/// What was executed needs neither the queue's memory nor its requests.
+#[test]
+fn duplicates_for_a_queue_that_is_gone_are_acknowledged() {
+    let mut r = receiver();
+    r.post(0, 1);
+    let send = r.send(0, 0, b"x");
+    r.t.exchange(std::slice::from_ref(&send));
+    r.xrcd.remove(&r.srqs[0]);
+    assert_eq!(r.t.exchange(&[send]), ["ACK 200 msn=1 credit=31"]);
+    assert_eq!(r.t.state(), QpState::Rts);
+}
+
+#[test]
+fn a_completion_queue_that_overflows_fails_who_receives_into_it() {
+    let mut r = receiver_with(1);
+    for (at, n) in [(0, 0), (1, 1)] {
+        r.post(at, n.into());
+        let send = r.send(at, n, b"x");
+        r.t.exchange(&[send]);
+    }
+    assert_eq!((r.t.state(), r.t.events()), (QpState::Rts, vec![]));
+    r.post(0, 2);
+    let send = r.send(0, 2, b"x");
+    r.t.exchange(&[send]);
+    assert_eq!(r.t.events(), [EventKind::CqErr, EventKind::QpFatal]);
+    assert_eq!((r.t.state(), r.received(0)), (QpState::Err, vec![0]));
+}
+
+/// The queue that the newest request named is another one.
+#[test]
+fn a_queue_pair_fails_with_its_first_completion_in_an_overflowed_queue() {
+    let mut r = receiver_with(1);
+    let former = r.t.switch_to_another(|_| {});
+    (0..4).for_each(|wr_id| r.post(0, wr_id));
+    let to = |r: &Receiver, n| r.send(0, n, b"x");
+    let sends = [to(&r, 0), to(&r, 1)];
+    r.t.exchange(&sends);
+    assert_eq!((r.t.state(), r.t.events().len()), (QpState::Err, 2));
+    r.t.qpn = former;
+    assert_eq!(r.t.state(), QpState::Rts, "it has not received into the queue");
+    let send = to(&r, 0);
+    r.t.exchange(&[send]);
+    assert_eq!((r.t.state(), r.t.events()), (QpState::Err, vec![EventKind::QpFatal]));
+}
+
+/// Nothing is left to report to; the domain's other queue pairs go on.
+#[test]
+fn a_queue_that_is_destroyed_in_mid_message_takes_the_receive_along() {
+    let mut r = receiver();
+    for turn in 0..3 {
+        r.t.switch_to_another(|_| {});
+        r.post(0, turn);
+        let number = r.srqs[0].number();
+        let part = |t: &Script, position, n, payload: &[u8]| {
+            t.request(Operation::Send, position, RQ_PSN.add(n)).payload(payload).srq(number)
+        };
+        let first = part(&r.t, Position::First, 0, &[1; 256]);
+        let last = part(&r.t, Position::Last, 1, &[2; 4]);
+        assert_eq!(r.t.exchange(&[first]), [""; 0]);
+        r.xrcd.remove(&r.srqs[0]);
+        let next = xrc_srq(80 + turn, r.srqs[0].pd(), &r.cqs[0].recv);
+        r.xrcd.add(&next).unwrap();
+        r.srqs[0] = next;
+        assert_eq!(r.t.exchange(&[last]), ["NAK_INVALID 201 msn=0"]);
+        assert_eq!(r.t.events(), [EventKind::QpReqErr]);
+        assert_eq!((r.t.completed(), r.t.received_short()), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn a_number_names_one_queue_of_a_domain() {
+    let mut r = receiver();
+    let twin = |token| xrc_srq(token, r.srqs[1].pd(), &r.cqs[1].recv);
+    let same = twin(u64::from(r.srqs[0].number()) + (1 << 24));
+    assert_eq!(r.xrcd.add(&same).unwrap_err().errno(), 75);
+    assert_eq!(r.xrcd.add(&twin(1 << 24)).unwrap_err().errno(), 75, "number 0 is none");
+    r.xrcd.remove(&same);
+    r.post(0, 1);
+    let send = r.send(0, 0, b"x");
+    assert_eq!(r.t.exchange(&[send]), ["ACK 200 msn=1 credit=31"]);
+    r.xrcd.remove(&r.srqs[0]);
+    r.xrcd.add(&same).unwrap();
+}
+
 #[test]
 fn the_sending_side_names_the_queue_in_each_packet() {
     let mut t = Script::with(QpType::XrcSend, |_| {}, |_| {});
@@ -181,14 +272,15 @@ fn each_side_does_its_own_part_only() {
     let mut t = Script::with(QpType::XrcSend, |_| {}, |_| {});
     let recv = RecvWr { wr_id: 1, sges: &[] };
     assert_eq!(t.node.endpoint.post_recv(t.now, t.qpn, &recv).unwrap_err().errno(), 22);
+    let (op, flags) = (SendOp::Send { imm: None }, SendFlags::empty());
+    let send = SendWr { wr_id: 1, op, flags, data: SendData::Sges(&[]), ud: None };
+    assert_eq!(t.post_wr(&send).unwrap_err().errno(), 22, "it names no queue");
     let request = t.send_only(RQ_PSN, b"x").srq(1);
     t.deliver(&request);
     assert_eq!(t.drops(DropReason::Service), 1);
 
     let mut r = receiver();
     assert_eq!(r.t.node.endpoint.post_recv(r.t.now, r.t.qpn, &recv).unwrap_err().errno(), 22);
-    let (op, flags) = (SendOp::Send { imm: None }, SendFlags::empty());
-    let send = SendWr { wr_id: 1, op, flags, data: SendData::Sges(&[]), ud: None };
     assert_eq!(r.t.post_wr(&send).unwrap_err().errno(), 22);
     let ack = r.t.ack(SQ_PSN, Syndrome::Ack { credit: 31 });
     r.t.deliver(&ack);

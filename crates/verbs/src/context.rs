@@ -39,6 +39,8 @@ pub(crate) struct ContextInner {
     life: Life,
     /// Listens on all addresses of the device, those to come among them.
     listens: AtomicBool,
+    /// The program is being told, or was, that the device goes.
+    leaves: AtomicBool,
     /// The device is gone: only destroying goes on.
     removed: AtomicBool,
     open: Mutex<Open>,
@@ -84,6 +86,7 @@ impl Context {
             events,
             life: Life::default(),
             listens: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             open: Mutex::default(),
             queue_mrs: Mutex::default(),
@@ -250,7 +253,7 @@ impl ContextInner {
 
     #[inline]
     pub(crate) fn is_removed(&self) -> bool {
-        self.removed.load(Ordering::Acquire)
+        self.removed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn queue_mrs(&self) -> MutexGuard<'_, Vec<Weak<QueueMrInner>>> {
@@ -270,6 +273,10 @@ impl ContextInner {
 
     pub(crate) fn add_qp(&self, qp: &Arc<QpInner>) {
         self.open().qps.insert(qp.qpn, Arc::downgrade(qp));
+        // What was made while the device went is not among what was cut then.
+        if self.is_removed() {
+            qp.flush();
+        }
     }
 
     pub(crate) fn remove_qp(&self, qpn: Qpn) {
@@ -278,6 +285,9 @@ impl ContextInner {
 
     pub(crate) fn add_mr(&self, mr: &Arc<MrInner>) {
         self.open().mrs.insert(mr.key(), Arc::downgrade(mr));
+        if self.is_removed() {
+            mr.cut();
+        }
     }
 
     pub(crate) fn remove_mr(&self, key: u32) {
@@ -286,6 +296,9 @@ impl ContextInner {
 
     pub(crate) fn add_mw(&self, first_rkey: u32, mw: &Arc<MwInner>) {
         self.open().mws.insert(first_rkey, Arc::downgrade(mw));
+        if self.is_removed() {
+            mw.cut();
+        }
     }
 
     pub(crate) fn remove_mw(&self, first_rkey: u32) {
@@ -300,6 +313,9 @@ impl ContextInner {
 
     /// Tells the program what has changed about the port since it was last told.
     pub(crate) fn follow(&self, state: PortState) {
+        if self.leaves.load(Ordering::Acquire) {
+            return;
+        }
         let now = Seen { state, addresses: self.device.gids().addresses() };
         let before = std::mem::replace(&mut *self.seen(), now.clone());
         if before.addresses != now.addresses {
@@ -320,7 +336,7 @@ impl ContextInner {
 
     /// The device is gone: tells the program, then cuts it off.
     pub(crate) fn device_removed(&self) {
-        if !self.life.is_alive() || self.is_removed() {
+        if !self.life.is_alive() || self.leaves.swap(true, Ordering::AcqRel) {
             return;
         }
         let before = std::mem::replace(&mut self.seen().state, PortState::Down);
@@ -335,9 +351,10 @@ impl ContextInner {
     /// reached, calls answer EIO, and whoever waits for an event comes back. What the program
     /// made stays valid until it destroys it.
     fn disassociate_ucontext(&self) {
-        if self.engine.check_fork().is_err() || self.removed.swap(true, Ordering::AcqRel) {
+        if self.engine.check_fork().is_err() {
             return;
         }
+        self.removed.store(true, Ordering::SeqCst);
         let (qps, mws, mrs, channels) = self.open().all();
         qps.iter().for_each(|qp| qp.flush());
         mws.iter().for_each(|mw| mw.cut());

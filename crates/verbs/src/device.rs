@@ -16,7 +16,7 @@ use crate::log::Logged;
 use crate::mode::{Mode, NodeType, Transport};
 use crate::port::{self, GidTable, PortAttr};
 use crate::process::Process;
-use crate::profile::Profile;
+use crate::profile::{Features, Profile};
 use crate::system::system_error;
 
 /// An RDMA device in software, on one network interface.
@@ -79,6 +79,8 @@ pub struct DeviceAttr {
     /// `enum ibv_atomic_cap`: 0 for no atomics, 1 for atomics that are atomic among all queue
     /// pairs of the device (`IBV_ATOMIC_HCA`).
     pub atomic_cap: u32,
+    /// Whether regions can be on demand, for every service and operation, of all addresses, too.
+    pub on_demand: bool,
     /// Bits of a completion's timestamp; 0 for no timestamps.
     pub timestamp_mask: u64,
     /// The clock of timestamps.
@@ -244,6 +246,7 @@ impl Device {
             device_cap_flags: self.profile().device_cap_flags(self.mode()) as u32,
             device_cap_flags_ex: self.profile().device_cap_flags(self.mode()),
             atomic_cap: self.profile().atomic_cap(),
+            on_demand: self.profile().features().contains(Features::ON_DEMAND),
             timestamp_mask: self.profile().timestamp_mask(),
             core_clock_khz: 1_000_000,
             local_ca_ack_delay: 15,

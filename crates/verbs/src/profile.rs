@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use bitflags::bitflags;
+use irdma_mem::Access;
 use irdma_transport::{QpCap, QpType, Result, SrqAttr, VerbsError};
 
 use crate::limits::{FULL, GEN2, GEN3, Limits};
@@ -41,6 +42,8 @@ bitflags! {
         const PERSISTENCE = 1 << 6;
         /// Device memory.
         const DEVICE_MEMORY = 1 << 7;
+        /// Regions whose memory need not be there: on demand, of all addresses, of none (null).
+        const ON_DEMAND = 1 << 8;
     }
 }
 
@@ -84,6 +87,17 @@ impl Profile {
             "profile {self} does not offer {}; use --profile full",
             names.join(", ")
         )))
+    }
+
+    /// EOPNOTSUPP for flags that the device does not offer.
+    pub(crate) fn check_access(self, access: Access) -> Result<()> {
+        if access.contains(Access::ON_DEMAND) {
+            self.check(Features::ON_DEMAND)?;
+        }
+        if access.intersects(Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT) {
+            self.check(Features::PERSISTENCE)?;
+        }
+        Ok(())
     }
 
     /// EOPNOTSUPP for a service that the device does not offer.

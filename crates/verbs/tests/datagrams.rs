@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use common::{Node, QKEY, connect, loopback, pair, poll_one};
 use irdma::{
@@ -47,6 +47,25 @@ fn datagrams_arrive_behind_the_forty_bytes_of_a_grh() {
         assert_eq!(received.src_qpn, a.qp.qpn());
         b.expect_bytes(GRH, len, i as u8);
     }
+}
+
+#[test]
+fn an_address_handle_needs_a_way_to_its_destination() {
+    let node = ready(&loopback());
+    let good = AhAttr { dgid: node.ends().gid, port: 1, ..AhAttr::default() };
+    let of_other_version = match good.dgid.is_v4() {
+        true => Gid::from(IpAddr::from(Ipv6Addr::LOCALHOST)),
+        false => Gid::from(IpAddr::from(Ipv4Addr::LOCALHOST)),
+    };
+    for attr in [
+        AhAttr { port: 2, ..good },
+        AhAttr { sgid_index: 200, ..good },
+        AhAttr { dgid: Gid::default(), ..good },
+        AhAttr { dgid: of_other_version, ..good },
+    ] {
+        assert_eq!(node.pd.create_ah(&attr).unwrap_err().errno(), 22, "{attr:?}");
+    }
+    assert_eq!(node.pd.create_ah(&good).unwrap().query_ah().dgid, good.dgid);
 }
 
 #[test]
@@ -105,6 +124,23 @@ fn a_group_reaches_every_member_until_it_leaves() {
 fn is_joined(group: Ipv4Addr) -> bool {
     let text = format!("{:08X}", u32::from_ne_bytes(group.octets()));
     std::fs::read_to_string("/proc/net/igmp").unwrap().contains(&text)
+}
+
+#[test]
+fn the_kernel_lists_a_group_while_it_has_a_member() {
+    let device = loopback();
+    let (first, second) = (ready(&device), ready(&device));
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let group = Ipv4Addr::new(239, 78, high, low);
+    let gid = Gid::from(IpAddr::from(group));
+    assert!(!is_joined(group));
+    first.qp.attach_mcast(&gid, 0).unwrap();
+    second.qp.attach_mcast(&gid, 0).unwrap();
+    assert!(is_joined(group));
+    first.qp.detach_mcast(&gid, 0).unwrap();
+    assert!(is_joined(group));
+    second.qp.detach_mcast(&gid, 0).unwrap();
+    assert!(!is_joined(group));
 }
 
 #[test]

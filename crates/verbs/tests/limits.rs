@@ -72,6 +72,29 @@ fn objects_of_two_contexts_do_not_mix() {
 }
 
 #[test]
+fn a_region_is_of_memory_that_is_there() {
+    let context = loopback().open().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let constant: &'static [u8; 64] = &[7; 64];
+    let place = constant.as_ptr().expose_provenance();
+    let register = |addr, len, access| {
+        // SAFETY: what is registered here is read only, and stays.
+        let mr = unsafe { pd.reg_user_mr(addr, len, addr as u64, access) };
+        mr.err().map_or(0, |error| error.errno())
+    };
+    let (most, unmapped) = (context.query_device().limits.max_mr_size, 8);
+    assert_eq!(most, 32 << 40);
+    assert_eq!(register(place, 64, Access::REMOTE_READ), 0);
+    assert_eq!(register(place, 64, Access::LOCAL_WRITE), libc::EFAULT, "it is constant");
+    assert_eq!(register(place, 64, Access::REMOTE_WRITE), libc::EINVAL, "without LOCAL_WRITE");
+    assert_eq!(register(unmapped, 64, Access::empty()), libc::EFAULT);
+    assert_eq!(register(unmapped, most, Access::empty()), libc::EFAULT);
+    assert_eq!(register(unmapped, most + 1, Access::empty()), libc::EINVAL);
+    assert_eq!(register(place, 0, Access::empty()), libc::EINVAL);
+    assert_eq!(register(usize::MAX - 8, 64, Access::empty()), libc::EINVAL, "it wraps");
+}
+
+#[test]
 fn what_others_stand_on_is_busy() {
     let context = loopback().open().unwrap();
     let pd = context.alloc_pd().unwrap();

@@ -69,6 +69,7 @@ fn walk_all() {
     walk.shared_queues();
     walk.completion_queues();
     walk.regions();
+    walk.access_flags();
     walk.windows_and_device_memory();
     walk.outstanding_reads();
     walk.messages();
@@ -245,6 +246,34 @@ impl Walk {
         assert_eq!(errno(register(4096, 0)), INVALID);
     }
 
+    /// What a peer would do with them is refused to the program that would allow it.
+    fn access_flags(&self) {
+        let buffer = Arc::new(Buffer::zeroed(64));
+        let refused = |feature| if self.offers(feature) { 0 } else { UNSUPPORTED };
+        let on_demand = refused(Features::ON_DEMAND);
+        for (access, refused) in [
+            (ALL, 0),
+            (ALL | Access::ON_DEMAND, on_demand),
+            (ALL | Access::FLUSH_GLOBAL, refused(Features::PERSISTENCE)),
+        ] {
+            assert_eq!(errno(self.pd.reg_buffer(&buffer, 0..64, access)), refused, "{access:?}");
+            let addr = buffer.addr();
+            // SAFETY: the buffer outlives the region.
+            let mr = unsafe { self.pd.reg_user_mr(addr as usize, 64, addr, access) };
+            assert_eq!(errno(mr), refused, "{access:?}");
+        }
+        // SAFETY: nothing is done with the region.
+        let implicit = unsafe { self.pd.reg_user_mr(0, u64::MAX, 0, Access::ON_DEMAND) };
+        assert_eq!(errno(implicit), on_demand);
+        assert_eq!(errno(self.pd.alloc_null_mr()), on_demand);
+        assert_eq!(errno(self.pd.get_dma_mr(Access::LOCAL_WRITE)), 0);
+        assert_eq!(self.context.query_device().on_demand, self.offers(Features::ON_DEMAND));
+        let attr = QpAttr { access: Access::FLUSH_GLOBAL, ..QpAttr::default() };
+        let qp = self.qp(QpType::Rc);
+        let modified = errno(qp.modify_qp(&attr, AttrMask::ACCESS_FLAGS));
+        assert_eq!(modified, refused(Features::PERSISTENCE));
+    }
+
     fn windows_and_device_memory(&self) {
         let window = errno(self.pd.alloc_mw(MwType::One));
         assert_eq!(window, if self.offers(Features::WINDOWS) { 0 } else { UNSUPPORTED });
@@ -416,14 +445,20 @@ fn raise_descriptors() {
 }
 
 #[test]
-fn an_atomic_of_a_peer_is_an_invalid_request_where_there_are_none() {
+fn what_a_peer_must_not_ask_for_is_an_invalid_request() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut peer = Peer::start_env("target", &[("IRDMA_PROFILE", "gen2")]);
-    let node = Node::new(&loopback(), QpType::Rc, 64);
-    node.connect(&peer.ends);
-    peer.tell(&node.ends());
-    let op = SendOp::FetchAdd { remote_addr: peer.ends.addr, rkey: peer.ends.rkey, add: 1 };
-    node.post(1, op, 0, 8);
-    assert_eq!(node.completion().status, WcStatus::RemInvReqErr);
-    peer.finish();
+    for profile in ["gen2", "gen3"] {
+        let mut peer = Peer::start_env("target", &[("IRDMA_PROFILE", profile)]);
+        let node = Node::new(&loopback(), QpType::Rc, 64);
+        node.connect(&peer.ends);
+        peer.tell(&node.ends());
+        let (remote_addr, rkey) = (peer.ends.addr, peer.ends.rkey);
+        let op = match profile {
+            "gen2" => SendOp::FetchAdd { remote_addr, rkey, add: 1 },
+            _ => SendOp::AtomicWrite { remote_addr, rkey },
+        };
+        node.post(1, op, 0, 8);
+        assert_eq!(node.completion().status, WcStatus::RemInvReqErr, "{profile}");
+        peer.finish();
+    }
 }

@@ -4,8 +4,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Node, eventually, pair};
-use irdma::{EventKind, QpType, SendData, SendFlags, SendOp, SendWr, WcFlags, WcOpcode, WcStatus};
+use common::{Node, eventually, loopback, pair};
+use irdma::{
+    AttrMask, EventKind, Psn, QpAttr, QpState, QpType, SendData, SendFlags, SendOp, SendWr,
+    WcFlags, WcOpcode, WcStatus,
+};
 
 const SIZES: [usize; 9] = [0, 1, 33, 1023, 1024, 1025, 8193, 65536, 1 << 20];
 const LEN: usize = 2 << 20;
@@ -28,6 +31,64 @@ fn sends_arrive_whole_and_in_order() {
         b.expect_bytes(0, len, i as u8);
         assert_eq!(a.complete().wr_id, i as u64);
     }
+}
+
+#[test]
+fn a_query_tells_the_attributes_and_the_live_numbers() {
+    let (a, b) = pair(QpType::Rc, 4096);
+    let messages = 3;
+    for wr_id in 0..messages {
+        b.post_recv(wr_id, 0, 64);
+        a.post(wr_id, SendOp::Send { imm: None }, 0, 64);
+        a.complete();
+        b.complete();
+    }
+    let (sender, cap) = a.qp.query_qp().unwrap();
+    let (receiver, _) = b.qp.query_qp().unwrap();
+    // Both sides start at 7.
+    let next = Psn::new(7 + messages as u32);
+    assert_eq!((sender.sq_psn, sender.rq_psn), (next, Psn::new(7)));
+    assert_eq!((receiver.sq_psn, receiver.rq_psn), (Psn::new(7), next));
+    assert_eq!((sender.state, sender.cur_state), (QpState::Rts, QpState::Rts));
+    assert_eq!((sender.dest_qpn, sender.path_mtu), (b.qp.qpn(), 1024));
+    assert_eq!((sender.max_rd_atomic, sender.max_dest_rd_atomic), (16, 16));
+    assert_eq!((sender.timeout, sender.retry_cnt, sender.rnr_retry), (14, 7, 7));
+    assert_eq!((sender.min_rnr_timer, sender.port, sender.access), (12, 1, common::ALL));
+    assert_eq!((sender.av.dgid, cap), (b.ends().gid, common::CAP));
+}
+
+#[test]
+fn a_refused_change_changes_nothing() {
+    let node = Node::new(&loopback(), QpType::Rc, 64);
+    let before = node.qp.query_qp().unwrap();
+    use AttrMask as M;
+    let path = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    let to_rtr = M::STATE | path | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    let mut good = QpAttr {
+        state: QpState::Rtr,
+        path_mtu: 1024,
+        dest_qpn: node.qp.qpn(),
+        max_dest_rd_atomic: 16,
+        ..QpAttr::default()
+    };
+    good.av.dgid = node.ends().gid;
+    let limits = node.context.query_device().limits;
+    let mut nowhere = good;
+    nowhere.av.sgid_index = 200;
+    for (attr, mask) in [
+        (good, to_rtr - M::AV),
+        (good, to_rtr | M::QKEY),
+        (good, to_rtr | M::CUR_STATE),
+        (QpAttr { state: QpState::Rts, ..good }, to_rtr),
+        (QpAttr { path_mtu: 8192, ..good }, to_rtr),
+        (QpAttr { max_dest_rd_atomic: limits.max_qp_rd_atom + 1, ..good }, to_rtr),
+        (nowhere, to_rtr),
+    ] {
+        let refused = node.qp.modify_qp(&attr, mask).unwrap_err();
+        assert_eq!(refused.errno(), 22, "{attr:?} {mask:?}");
+        assert_eq!(node.qp.query_qp().unwrap(), before, "{attr:?} {mask:?}");
+    }
+    node.qp.modify_qp(&good, to_rtr).unwrap();
 }
 
 #[test]

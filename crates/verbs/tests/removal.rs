@@ -7,11 +7,12 @@ mod common;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use common::{ALL, CAP, Node, loopback, pair};
 use irdma::{
-    AhAttr, AttrMask, Context, Device, EventKind, Gid, QpAttr, QpInitAttr, QpState, QpType, RecvWr,
-    SendData, SendFlags, SendOp, SendWr, SrqAttr, Wc, WcStatus,
+    AhAttr, AttrMask, Context, Device, DmAttr, EventKind, Gid, MwType, QpAttr, QpInitAttr, QpState,
+    QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, SrqAttr, Wc, WcStatus,
 };
 
 const GONE: i32 = 5;
@@ -51,13 +52,18 @@ fn a_removed_device_flushes_wakes_and_answers() {
     let device = loopback();
     let (a, b) = pair(QpType::Rc, 4096);
     let bystander = loopback().open().unwrap();
+    let (window, srq) = (
+        a.pd.alloc_mw(MwType::Two).unwrap(),
+        a.pd.create_srq(SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 }).unwrap(),
+    );
+    let dm = a.context.alloc_dm(DmAttr { length: 64, log_align_req: 0 }).unwrap();
     a.post_recv(1, 0, 64);
     // Nobody receives it: it is tried for ever.
     a.post(2, SendOp::Send { imm: None }, 0, 64);
     thread::scope(|scope| {
         let completions = scope.spawn(|| errno(a.channel.get_cq_event()));
         let asynchronous = scope.spawn(|| events(&a.context));
-        thread::sleep(std::time::Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
         device.ib_unregister_device();
         assert_eq!(completions.join().unwrap(), GONE);
         assert_eq!(asynchronous.join().unwrap(), [EventKind::PortErr, EventKind::DeviceFatal]);
@@ -69,6 +75,9 @@ fn a_removed_device_flushes_wakes_and_answers() {
     assert!(!is_listed(device.name()));
     assert_eq!(errno(device.open()), NO_DEVICE);
     calls_answer(&a);
+    window.dealloc_mw().unwrap();
+    srq.destroy_srq().unwrap();
+    dm.free_dm().unwrap();
     all_can_be_destroyed(a);
     drop(b);
     device.ib_register_device().unwrap();
@@ -142,6 +151,9 @@ fn the_descriptors_of_a_removed_device_are_readable() {
     assert_eq!(fds.map(readable), [false, false]);
     device.ib_unregister_device();
     assert_eq!(fds.map(readable), [true, true]);
+    // Events say why, and behind them is the cut.
+    assert_eq!(events(&node.context), [EventKind::PortErr, EventKind::DeviceFatal]);
+    assert_eq!(errno(node.context.alloc_pd()), GONE);
     device.ib_register_device().unwrap();
 }
 
@@ -159,12 +171,29 @@ fn ours() -> (usize, usize) {
 }
 
 #[test]
+fn opening_starts_neither_thread_nor_socket() {
+    let _turn = my_turn();
+    let device = loopback();
+    let before = ours();
+    let context = device.open().unwrap();
+    let _domain = context.alloc_pd().unwrap();
+    // A thread would take its name once it ran.
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(ours(), before);
+    device.ib_unregister_device();
+    assert_eq!(errno(device.open()), NO_DEVICE);
+    device.ib_register_device().unwrap();
+}
+
+#[test]
 fn the_last_context_takes_thread_and_sockets_along() {
     let _turn = my_turn();
     let before = ours();
     let (first, second) = pair(QpType::Rc, 64);
+    // A thread takes its name once it runs.
+    common::eventually("a thread of ours", || ours().0 == before.0 + 1);
     let while_open = ours();
-    assert!(while_open.0 == before.0 + 1 && while_open.1 > before.1 + 1, "{while_open:?}");
+    assert!(while_open.1 > before.1 + 1, "{while_open:?}");
     drop(first);
     assert_eq!(ours(), while_open, "another context is open");
     second.context.dealloc_ucontext();

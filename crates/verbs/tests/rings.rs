@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::{Node, cap_on, loopback, pair, to_init};
 use irdma::{
     Buffer, ErrorKind, Part, Pd, Qp, QpCap, QpInitAttr, QpType, QueueMr, RecvWr, SendData,
-    SendFlags, SendOp, SendWr, WcStatus,
+    SendFlags, SendOp, SendWr,
 };
 
 const SEND_LEN: usize = 4;
@@ -99,6 +99,8 @@ fn queue_memory_is_registered_before_and_kept_meanwhile() {
     let memory = register(&node, &[(Arc::clone(&rings), 0..WHOLE)]).unwrap();
     assert_eq!(memory.shadow_addr(), rings.addr() + (WHOLE - SHADOW) as u64);
     assert_eq!(create_on(&node.pd, &node, rings.addr() + 8).unwrap_err().errno(), 61);
+    let other = node.context.alloc_pd().unwrap();
+    assert_eq!(create_on(&other, &node, rings.addr()).unwrap_err().errno(), 22);
     let qp = create(&node, &memory).unwrap();
     assert_eq!(create(&node, &memory).unwrap_err().kind(), ErrorKind::NoData, "it is taken");
     let busy = memory.dereg_mr().unwrap_err();
@@ -118,6 +120,7 @@ fn queue_memory_that_does_not_fit_is_refused() {
     let refused = |parts: &[Part]| register(&node, parts).unwrap_err().errno();
     assert_eq!(refused(&[part(0..WHOLE - 1)]), 22);
     assert_eq!(refused(&[part(1..WHOLE + 1)]), 22);
+    assert_eq!(refused(&[part(usize::MAX..usize::MAX)]), 22);
     assert_eq!(refused(&[]), 22);
     assert_eq!(refused(&[part(0..64), part(0..64)]), 22);
     assert_eq!(node.pd.reg_queue_mr(&[part(0..WHOLE)], 0, 8).unwrap_err().errno(), 22);
@@ -174,9 +177,7 @@ fn a_push_page_takes_small_inline_sends_and_changes_nothing_else() {
     assert_eq!(pushed(), 3);
     (4..7).for_each(|i| b.post_recv(i, 64 * i as usize, 64));
     (4..7).for_each(|wr_id| assert_eq!(a.complete().wr_id, wr_id));
-    (0..7).for_each(|wr_id| {
-        assert_eq!((b.complete().wr_id, WcStatus::Success), (wr_id, WcStatus::Success))
-    });
+    (0..7).for_each(|wr_id| assert_eq!(b.complete().wr_id, wr_id));
     for i in [1, 2, 4, 5, 6] {
         assert_eq!(b.buffer.byte(64 * i + 15), i as u8);
     }

@@ -4,10 +4,10 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{ALL, Node, pair};
+use common::{ALL, Node, pair, to_init};
 use irdma::{
-    Access, Buffer, ErrorKind, Mr, Mw, MwBindInfo, MwType, Piece, QpState, QpType, SendFlags,
-    SendOp, WcFlags, WcOpcode, WcStatus,
+    Access, AttrMask, Buffer, ErrorKind, Mr, Mw, MwBindInfo, MwType, Piece, QpAttr, QpState,
+    QpType, SendFlags, SendOp, WcFlags, WcOpcode, WcStatus,
 };
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -161,6 +161,9 @@ fn scattered_pages_are_written_as_one_region_until_invalidated() {
     let fast = b.pd.alloc_mr(8).unwrap();
     let part = |i: usize| (Arc::clone(&pages), first + i * 2 * PAGE..first + (i * 2 + 1) * PAGE);
     let parts: Vec<_> = (0..9).map(part).collect();
+    let outside = [(Arc::clone(&pages), usize::MAX..usize::MAX)];
+    let refused = fast.map_buffers(&outside, PAGE as u64).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
     assert_eq!(fast.map_buffers(&parts, PAGE as u64).unwrap(), 8, "the list is full");
     let rkey = b.qp.reg_mr(5, SIGNALED, &fast, ALL).unwrap();
     assert_eq!(b.complete().opcode, WcOpcode::RegMr);
@@ -188,6 +191,36 @@ fn scattered_pages_are_written_as_one_region_until_invalidated() {
     assert_eq!((b.complete().invalidated_rkey, a.complete().wr_id), (rkey, 3));
     assert_eq!(write(&a, remote_addr, rkey), WcStatus::RemAccessErr);
     fast.dereg_mr().unwrap();
+}
+
+/// What flushed requests would have made of the keys never comes about.
+#[test]
+fn flushed_binds_and_registrations_leave_window_and_region_usable() {
+    let (a, b) = pair(QpType::Rc, 2 * PAGE);
+    let (parent, mw) = (parent(&b), b.pd.alloc_mw(MwType::Two).unwrap());
+    let fast = b.pd.alloc_mr(1).unwrap();
+    let first = (b.buffer.addr() as usize).next_multiple_of(PAGE) - b.buffer.addr() as usize;
+    fast.map_buffers(&[(Arc::clone(&b.buffer), first..first + 64)], PAGE as u64).unwrap();
+    let go = |state| {
+        let attr = QpAttr { state, ..QpAttr::default() };
+        b.qp.modify_qp(&attr, AttrMask::STATE).unwrap();
+    };
+    go(QpState::Err);
+    let info = info(&b, &parent);
+    for _ in 0..3 {
+        b.qp.bind_mw(4, SIGNALED, &mw, &info).unwrap();
+        assert_eq!(b.completion().status, WcStatus::WrFlushErr);
+        b.qp.reg_mr(5, SIGNALED, &fast, ALL).unwrap();
+        assert_eq!(b.completion().status, WcStatus::WrFlushErr);
+    }
+    go(QpState::Reset);
+    to_init(&b.qp);
+    b.connect(&a.ends());
+    let rkey = bind(&b, &mw, &info);
+    assert_eq!(write(&a, info.addr, rkey), WcStatus::Success);
+    assert_eq!(b.qp.reg_mr(6, SIGNALED, &fast, ALL).unwrap(), fast.key());
+    assert_eq!(b.complete().opcode, WcOpcode::RegMr);
+    assert_eq!(write(&a, b.buffer.addr() + first as u64, fast.key()), WcStatus::Success);
 }
 
 #[test]

@@ -1,11 +1,20 @@
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit};
+
 use super::*;
 use crate::sys::testing::in_forked_child;
 use crate::testing::{as_nobody, eventually, in_namespace};
 
 fn pair() -> (Slot, Slot) {
     (Slot::claim(1).unwrap(), Slot::claim(2).unwrap())
+}
+
+fn relay(data: &[u8]) -> Message<'_> {
+    let (src, dst) = ("10.0.0.1:5".parse().unwrap(), "10.0.0.2".parse().unwrap());
+    let meta =
+        crate::udp::RecvMeta { len: data.len(), stride: 1000, src, dst, tos: 0, ttl: 0, drops: 0 };
+    Message::Relay { meta, data }
 }
 
 #[test]
@@ -120,13 +129,40 @@ fn a_receiver_that_is_stopped_does_not_hold_up_its_senders_other_messages() {
     let (a, stopped) = pair();
     let others = [Slot::claim(3).unwrap(), Slot::claim(4).unwrap()];
     let data = vec![7; 60_000];
-    let (src, dst) = ("10.0.0.1:5".parse().unwrap(), "10.0.0.2".parse().unwrap());
-    let meta =
-        crate::udp::RecvMeta { len: data.len(), stride: 1000, src, dst, tos: 0, ttl: 0, drops: 0 };
-    let relay = Message::Relay { meta, data: &data };
+    let relay = relay(&data);
     while a.send(stopped.number(), &relay).unwrap() == Delivery::Sent {}
     assert_eq!(a.send(others[0].number(), &Message::User(b"x")).unwrap(), Delivery::Sent);
     assert_eq!(a.send(others[1].number(), &relay).unwrap(), Delivery::Sent);
+}
+
+#[test]
+fn relays_to_many_slots_take_few_descriptors() {
+    in_namespace(|| {
+        let a = Slot::claim(1).unwrap();
+        let others: Vec<_> = (2..42).map(|seed| Slot::claim(seed).unwrap()).collect();
+        let relay = relay(b"x");
+        for other in others.iter().chain(&others[..2]) {
+            assert_eq!(a.send(other.number(), &relay).unwrap(), Delivery::Sent);
+        }
+        let relays = a.relays.lock().unwrap();
+        let kept: Vec<u16> = relays.0.iter().map(|(to, _)| *to).collect();
+        let newest = others[26..].iter().chain(&others[..2]).map(Slot::number);
+        assert_eq!(kept, newest.collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn without_descriptors_relays_go_through_the_slots_own_socket() {
+    let (a, b) = pair();
+    let to = b.number();
+    let sent = in_forked_child(move || {
+        let limit = rustix::process::getrlimit(Resource::Nofile);
+        rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
+        a.send(to, &relay(b"x")).unwrap() == Delivery::Sent
+    });
+    assert!(sent);
+    let mut buf = vec![0; MESSAGE_LEN];
+    assert_eq!(b.recv(&mut buf).unwrap().map(|got| got.message), Some(relay(b"x")));
 }
 
 #[test]

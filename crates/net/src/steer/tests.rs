@@ -320,6 +320,34 @@ fn a_suspicion_repairs_a_table_that_nobody_complains_about() {
 }
 
 #[test]
+fn suspicions_that_find_nothing_grow_apart() {
+    if no_steering() {
+        return;
+    }
+    let group = own_address(117);
+    let mut members = vec![Member::join(group)];
+    settle(&mut members);
+    let suspect = |members: &mut [Member], after_ns: u64| {
+        let Steering { repaired_ns, .. } = members[0].steering;
+        members[0].steering.suspect(repaired_ns + after_ns - 1);
+        assert_eq!(members[0].steering.next_deadline(), None, "too soon");
+        members[0].steering.repaired_ns = clock::monotonic_ns() - after_ns;
+        members[0].steering.suspect(clock::monotonic_ns());
+        assert!(members[0].steering.next_deadline().is_some(), "{after_ns}");
+        settle(members);
+    };
+    for turn in 0..7 {
+        suspect(&mut members, (MAX_INTERVAL_NS << turn).min(MAX_SUSPICION_NS));
+    }
+    members.push(Member::join(group));
+    settle(&mut members);
+    // The first member hears of the newcomer's table.
+    members[0].run();
+    suspect(&mut members, MAX_SUSPICION_NS);
+    suspect(&mut members, MAX_INTERVAL_NS);
+}
+
+#[test]
 fn many_silent_members_do_not_hide_a_newcomer() {
     if no_steering() {
         return;

@@ -58,6 +58,8 @@ impl Qp {
         cx.push_wc(&self.init.send_cq, wc, &self.sq_unpolled);
     }
 
+    /// Reports a receive request; the completion of one whose shared queue is destroyed is lost
+    /// with it.
     pub(crate) fn complete_recv(&self, cx: &mut Cx, wr_id: u64, status: WcStatus, got: Received) {
         let mut flags = WcFlags::empty();
         flags.set(WcFlags::GRH, got.network.is_some());
@@ -77,9 +79,7 @@ impl Qp {
             solicited: got.solicited,
             ..Wc::default()
         };
-        let xrc_srq = self.xrc_srq.as_ref().and_then(|named| named.srq.upgrade());
-        let cq = xrc_srq.as_ref().and_then(|srq| srq.cq()).unwrap_or(&self.init.recv_cq);
-        cx.push_wc(cq, wc, &self.rq_unpolled);
+        self.with_recv_cq(|cq| cx.push_wc(cq, wc, &self.rq_unpolled));
     }
 
     /// The next receive request, from the shared queue where there is one.
@@ -96,10 +96,12 @@ impl Qp {
         Some(wqe)
     }
 
-    /// Puts back a receive request that was not used, for the next message.
+    /// Puts back a receive request that was not used, for the next message. It is gone where its
+    /// shared queue is.
     pub(crate) fn give_back_recv(&mut self, cx: &Cx, wqe: RecvWqe) {
         match self.srq() {
             Some(srq) => srq.give_back(wqe),
+            None if self.xrc_srq.is_some() => {}
             None => self.rq.push_front(wqe),
         }
         self.show_taken(cx);

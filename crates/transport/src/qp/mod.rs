@@ -26,7 +26,7 @@ use irdma_mem::PdId;
 use irdma_wire::Qpn;
 
 use crate::batch::Route;
-use crate::cq::Unpolled;
+use crate::cq::{Cq, Unpolled};
 use crate::flow::PeerId;
 use crate::roce::{Requester, Responder};
 use crate::srq::Srq;
@@ -114,6 +114,21 @@ impl Qp {
             Some(named) => named.srq.upgrade(),
             None => self.init.srq.clone(),
         }
+    }
+
+    /// Hands over where receives complete; there is nothing once the shared queue that a request
+    /// named is destroyed.
+    pub(crate) fn with_recv_cq<R>(&self, then: impl FnOnce(&Cq) -> R) -> Option<R> {
+        match &self.xrc_srq {
+            Some(named) => named.srq.upgrade()?.cq().map(|cq| then(cq)),
+            None => Some(then(&self.init.recv_cq)),
+        }
+    }
+
+    /// Whether the completion queue of a number is one of the queue pair's.
+    pub(crate) fn completes_in(&self, token: u64) -> bool {
+        self.init.send_cq.token() == token
+            || self.with_recv_cq(Cq::token).is_some_and(|own| own == token)
     }
 
     pub(crate) fn receives(&self) -> bool {

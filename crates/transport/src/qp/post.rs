@@ -15,8 +15,15 @@ impl Qp {
     /// Queues a send request; EINVAL for a wrong shape, ENOMEM when the queue is full.
     ///
     /// Any state takes it, as the driver does: before RTS it waits, in ERR it is flushed.
-    /// `srqn` names the peer's shared queue, for extended connections only.
+    /// `srqn` names the peer's shared queue where the connection is extended, and is nothing to
+    /// others.
     pub(crate) fn post_send(&mut self, cx: &mut Cx, wr: &SendWr<'_>, srqn: u32) -> Result<()> {
+        if self.init.qp_type == QpType::XrcSend && srqn == 0 && !wr.op.is_local() {
+            return Err(VerbsError::invalid(format!(
+                "post_send: a request on QP {}, of type XrcSend, names the peer's shared queue",
+                self.qpn
+            )));
+        }
         let len = self.check_post_send(cx, wr, 0)?;
         let pushed = self.push_data(&wr.data);
         cx.stats.pushed += u64::from(pushed.is_some());
@@ -83,6 +90,12 @@ impl Qp {
             }
             SendData::Inline(bytes) => self.check_inline(&wr.op, bytes.len())?,
         };
+        if len > 0 && (wr.op.is_local() || matches!(wr.op, SendOp::Flush { .. })) {
+            return Err(VerbsError::invalid(format!(
+                "post_send: {len} bytes with {:?}, which has no data; leave out the list",
+                wr.op
+            )));
+        }
         if len > MAX_MESSAGE {
             return Err(VerbsError::invalid(format!(
                 "post_send: {len} bytes on QP {}, a message holds {MAX_MESSAGE}",

@@ -88,8 +88,11 @@ impl Qp {
     fn reset(&mut self, cx: &mut Cx) {
         self.release_windows(cx);
         self.attr = QpAttr::default();
-        self.sq.clear();
+        while let Some(wqe) = self.sq.pop_front() {
+            self.reclaim_page(wqe);
+        }
         self.rq.clear();
+        self.xrc_srq = None;
         self.show_taken(cx);
         self.init.send_cq.clean_cqes(self.qpn);
         self.init.recv_cq.clean_cqes(self.qpn);

@@ -30,6 +30,9 @@ impl Qp {
         let Some(Reth { va, rkey, len }) = packet.headers.reth else {
             return Err(INVALID);
         };
+        if !cx.config.atomic_write {
+            return Err(INVALID);
+        }
         if !self.attr.access.contains(Access::REMOTE_WRITE) {
             return Err(FORBIDDEN);
         }

@@ -418,7 +418,7 @@ impl Qp {
         let again = plan.headers.bth.psn.precedes(self.req.sent);
         let turn = self.attr.retry_cnt.wrapping_sub(self.req.retry_left);
         let plain = self.init.qp_type == QpType::Rc;
-        again && plain && plan.headers.feth.is_some() && turn % 2 == 1
+        again && plain && plan.headers.feth.is_some() && turn > 0 && turn.is_multiple_of(2)
     }
 
     /// At the end of each message, every quarter window, and where the shared window is filled

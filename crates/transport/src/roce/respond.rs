@@ -112,12 +112,13 @@ impl Qp {
     /// A request that was executed before: answer it again, never execute it again.
     pub(crate) fn duplicate(&mut self, cx: &mut Cx, packet: &Packet<'_>) {
         let psn = packet.headers.bth.psn;
-        if self.select_srq(&packet.headers).is_none() {
-            return cx.drop_packet(DropReason::Duplicate);
-        }
         match packet.headers.bth.opcode.operation {
             Operation::Send | Operation::Write if self.refusal_waits() => {}
             Operation::Send | Operation::Write => self.acknowledge_request(),
+            // The others need memory, which is that of the shared queue's domain.
+            _ if self.select_srq(&packet.headers).is_none() => {
+                cx.drop_packet(DropReason::Duplicate);
+            }
             Operation::ReadRequest => match packet.headers.reth {
                 Some(reth) => self.repeat_read(cx, psn, reth),
                 None => cx.drop_packet(DropReason::Duplicate),

@@ -282,7 +282,7 @@ impl Qp {
         let need = Access::REMOTE_WRITE;
         let len = packet.payload.len() as u64;
         if offset == 0 && len < u64::from(reth.len) {
-            drop(cx.mem.grant_to_peer(reth.rkey, (reth.va, reth.len.into()), need, who)?);
+            cx.mem.check_for_peer(reth.rkey, (reth.va, reth.len.into()), need, who)?;
         }
         let va = reth.va.wrapping_add(offset.into());
         cx.mem.grant_to_peer(reth.rkey, (va, len), need, who)?.write_at(0, packet.payload);
@@ -388,7 +388,7 @@ impl Qp {
         need: Access,
     ) -> Result<(), Refusal> {
         let who = (self.pd(), self.qpn.get());
-        cx.mem.grant_to_peer(rkey, (va, len.into()), need, who).map(drop).map_err(|error| {
+        cx.mem.check_for_peer(rkey, (va, len.into()), need, who).map_err(|error| {
             tracing::info!("QP {}: the peer's request: rkey {rkey:#010x}: {error}", self.qpn);
             NO_ACCESS
         })

@@ -23,7 +23,7 @@ use super::sockets::{Sockets, Token};
 use super::targets::Targets;
 use super::traffic::{Budget, Traffic};
 use crate::config::Config;
-use crate::profile::Profile;
+use crate::profile::{Features, Profile};
 use crate::stats::{self, HwStats};
 use crate::system::system_error;
 
@@ -96,6 +96,7 @@ impl Lane {
             initial_window: config.initial_window,
             max_window: config.max_window,
             min_timeout_ns: config.min_timeout_ns,
+            atomic_write: config.profile.features().contains(Features::PERSISTENCE),
             ..irdma_transport::Config::default()
         };
         let inner = LaneInner {

@@ -13,6 +13,7 @@ use crate::channel::Refused;
 use crate::context::ContextInner;
 use crate::life::Use;
 use crate::log::Logged;
+use crate::profile::Features;
 
 /// A registered memory region; dropping it deregisters, and unbinds what windows stand on it.
 #[derive(Debug)]
@@ -80,8 +81,9 @@ impl Pd {
     ///
     /// EINVAL for a length of 0 or above the limit, a range that wraps, or remote write or
     /// atomics without local write; EFAULT for memory that is not mapped, or not writable though
-    /// `access` says so; EOPNOTSUPP for persistent flushes of memory that is not a shared mapping
-    /// of a file, or of one that is gone with the power; ENOMEM when keys are exhausted.
+    /// `access` says so; EOPNOTSUPP for flags that the profile does not offer, and for persistent
+    /// flushes of memory that is not a shared mapping of a file, or of one that is gone with the
+    /// power; ENOMEM when keys are exhausted.
     ///
     /// # Safety
     /// As [`irdma_mem::MemTable::reg_user_mr`]: the memory stays mapped, writable if `access`
@@ -97,9 +99,9 @@ impl Pd {
     ) -> Result<Mr> {
         let on_demand = access.contains(Access::ON_DEMAND);
         if on_demand && (addr, len, iova) == (0, u64::MAX, 0) {
-            return self.reg_implicit_mr(access).logged("reg_user_mr");
+            return self.reg_implicit_mr(access, access).logged("reg_user_mr");
         }
-        check_limits(&self.0.context, len)
+        check_offered(&self.0.context, len, access)
             .and_then(|()| check_mapped(addr as u64, len, access))
             .and_then(|()| {
                 let checked = access - Access::FLUSH_PERSISTENT;
@@ -111,8 +113,9 @@ impl Pd {
             .logged("reg_user_mr")
     }
 
-    fn reg_implicit_mr(&self, access: Access) -> Result<Mr> {
-        self.register(0, access, |mem, pd| mem.reg_implicit_mr(pd, access))
+    /// `asked` is what the program wants, `with` how it is registered.
+    fn reg_implicit_mr(&self, asked: Access, with: Access) -> Result<Mr> {
+        self.register(0, asked, |mem, pd| mem.reg_implicit_mr(pd, with))
     }
 
     /// A key for all memory of the process, for the owner's own lists only. An access to what is
@@ -126,7 +129,9 @@ impl Pd {
                 "a key for all memory with {access:?}: only LOCAL_WRITE can be had"
             ))),
         };
-        allowed.and_then(|()| self.reg_implicit_mr(access | Access::ON_DEMAND)).logged("get_dma_mr")
+        allowed
+            .and_then(|()| self.reg_implicit_mr(access, access | Access::ON_DEMAND))
+            .logged("get_dma_mr")
     }
 
     /// Registers a part of a buffer, named by its own addresses.
@@ -138,16 +143,19 @@ impl Pd {
         range: Range<usize>,
         access: Access,
     ) -> Result<Mr> {
-        let iova = buffer.addr() + range.start as u64;
-        let len = range.len() as u64;
+        let (iova, len) = buffer.part(&range).map_err(verbs_error).logged("reg_buffer")?;
         self.register(len, access, |mem, pd| mem.reg_phys_mr(pd, buffer, range, iova, access))
             .logged("reg_buffer")
     }
 
     /// A key for the owner's own lists that reads as zeros and swallows writes
-    /// (`ibv_alloc_null_mr(3)`). ENOMEM when keys are exhausted.
+    /// (`ibv_alloc_null_mr(3)`). EOPNOTSUPP where the profile has none, ENOMEM when keys are
+    /// exhausted.
     pub fn alloc_null_mr(&self) -> Result<Mr> {
-        self.register(0, Access::empty(), MemTable::alloc_null_mr).logged("alloc_null_mr")
+        let offered = self.0.context.device.profile().check(Features::ON_DEMAND);
+        offered
+            .and_then(|()| self.register(0, Access::empty(), MemTable::alloc_null_mr))
+            .logged("alloc_null_mr")
     }
 
     fn register(
@@ -168,7 +176,7 @@ impl Pd {
     ) -> Result<Mr> {
         let context = &self.0.context;
         context.check()?;
-        check_limits(context, len)?;
+        check_offered(context, len, access)?;
         check_lasting(None, access)?;
         let pd = Use::of(&self.0)?;
         let info = register(&context.engine.mem, pd.id).map_err(verbs_error)?;
@@ -183,7 +191,8 @@ impl Pd {
     }
 }
 
-fn check_limits(context: &ContextInner, len: u64) -> Result<()> {
+fn check_offered(context: &ContextInner, len: u64, access: Access) -> Result<()> {
+    context.device.profile().check_access(access)?;
     let max = context.device.limits().max_mr_size;
     if len > max {
         return Err(VerbsError::invalid(format!("region of {len} bytes: above max_mr_size {max}")));
@@ -304,7 +313,7 @@ impl MrInner {
             iova: state.info.iova,
         });
         if change.translation.is_some() || change.access.is_some() {
-            check_limits(context, len)?;
+            check_offered(context, len, access)?;
             check_mapped(addr as u64, len, access)?;
         }
         let foreign = |pd: &&Pd| !Arc::ptr_eq(&pd.0.context, context);

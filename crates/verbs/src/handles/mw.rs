@@ -102,6 +102,9 @@ impl MwInner {
         let context = &self.context;
         context.engine.check_fork()?;
         if !self.exists.swap(false, Ordering::AcqRel) {
+            if context.is_removed() {
+                return Ok(());
+            }
             return Err(VerbsError::invalid("the window ended with its context"));
         }
         context.remove_mw(self.first_rkey);

@@ -6,6 +6,7 @@ use irdma_transport::{ErrorKind, Result, VerbsError};
 
 use super::Pd;
 use crate::log::Logged;
+use crate::profile::Features;
 
 /// What will be done with the ranges, numbered as `enum ib_uverbs_advise_mr_advice`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,16 +33,17 @@ impl Pd {
     /// Says that ranges of regions registered with [`Access::ON_DEMAND`] will be accessed. Their
     /// pages are brought in; nothing else is gained, as no page is ever translated ahead.
     ///
-    /// EINVAL for an empty list, unknown flags, a region that is not on demand, or the key of a
-    /// window; EFAULT for an unknown key, a range outside its region, or pages that are not
-    /// mapped; EPERM for a region of another protection domain, or not writable with
-    /// [`Advice::PrefetchWrite`].
+    /// EOPNOTSUPP where the profile has no such regions; EINVAL for an empty list, unknown flags,
+    /// a region that is not on demand, or the key of a window; EFAULT for an unknown key, a range
+    /// outside its region, or pages that are not mapped; EPERM for a region of another protection
+    /// domain, or not writable with [`Advice::PrefetchWrite`].
     pub fn advise_mr(&self, advice: Advice, flags: AdviseFlags, sges: &[Sge]) -> Result<()> {
         self.try_advise_mr(advice, flags, sges).logged("advise_mr")
     }
 
     fn try_advise_mr(&self, advice: Advice, flags: AdviseFlags, sges: &[Sge]) -> Result<()> {
         self.0.context.check()?;
+        self.0.context.device.profile().check(Features::ON_DEMAND)?;
         if sges.is_empty() || !AdviseFlags::all().contains(flags) {
             return Err(VerbsError::invalid(format!("{} ranges, {flags:?}", sges.len())));
         }

@@ -25,6 +25,8 @@ pub struct Qp {
     pub(crate) inner: Arc<QpInner>,
     _uses: Uses,
     _queue_memory: Option<Use<QueueMrInner>>,
+    /// The handle that the queue pair was made with, not another one.
+    made: bool,
     /// This handle counts no longer.
     released: bool,
 }
@@ -142,6 +144,9 @@ fn check_service(attr: &QpInitAttr<'_>) -> Result<QpCap> {
         QpType::XrcSend if attr.srq.is_some() => {
             Err(VerbsError::invalid("a queue pair of type XrcSend receives nothing: srq"))
         }
+        _ if attr.srq.is_some_and(|srq| srq.inner.is_xrc()) => Err(VerbsError::invalid(
+            "srq: the shared queues of an XRC domain serve the domain's own queue pairs only",
+        )),
         QpType::XrcSend => Ok(QpCap { max_recv_wr: 0, max_recv_sge: 0, ..attr.cap }),
         _ => Ok(attr.cap),
     }
@@ -181,14 +186,15 @@ impl Qp {
         });
         context.engine.targets.add_qp(&inner);
         context.add_qp(&inner);
-        Ok(Qp { inner, _uses: uses, _queue_memory: None, released: false })
+        Ok(Qp { inner, _uses: uses, _queue_memory: None, made: true, released: false })
     }
 
     /// One more handle of a queue pair; `None` if it has ended.
     pub(super) fn another(inner: &Arc<QpInner>, uses: Uses) -> Option<Qp> {
         let one_more = |handles| (handles > 0).then_some(handles + 1);
         inner.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
-        Some(Qp { inner: Arc::clone(inner), _uses: uses, _queue_memory: None, released: false })
+        let inner = Arc::clone(inner);
+        Some(Qp { inner, _uses: uses, _queue_memory: None, made: false, released: false })
     }
 
     /// Keeps the queue memory from being deregistered as long as the queue pair lives.
@@ -282,21 +288,33 @@ impl Qp {
     /// Destroys the queue pair and its unpolled completions, once every event about it is
     /// acknowledged; one of an XRC domain with its last handle. EBUSY while it is attached to a
     /// multicast group.
+    ///
+    /// The handle that [`crate::Xrcd::create_qp`] gave waits for the events while others stay, too;
+    /// afterwards events name the queue pair by the cookie 0.
     pub fn destroy_qp(mut self) -> std::result::Result<(), Refused<Self>> {
-        let handles = &self.inner.handles;
-        let one_of_many = |handles| (handles > 1).then_some(handles - 1);
-        let shared = handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_of_many).is_ok();
-        let ended = if shared { Ok(()) } else { self.inner.destroy().logged("destroy_qp") };
-        match ended {
+        match self.let_go().logged("destroy_qp") {
             Ok(()) => {
-                if !shared {
-                    self.inner.handles.store(0, Ordering::Release);
-                }
                 self.released = true;
                 Ok(())
             }
             Err(error) => Err(Refused { handle: self, error }),
         }
+    }
+
+    fn let_go(&self) -> Result<()> {
+        let qp = &*self.inner;
+        qp.context.engine.check_fork()?;
+        qp.life.check(QpInner::WHAT)?;
+        if qp.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // From here on nobody opens it.
+            return qp.destroy().inspect_err(|_| qp.handles.store(1, Ordering::Release));
+        }
+        if self.made {
+            // An event is counted before it reads the cookie: it is waited for, or reads 0.
+            qp.cookie.store(0, Ordering::Release);
+            qp.unacked.wait();
+        }
+        Ok(())
     }
 }
 
@@ -416,6 +434,9 @@ impl QpInner {
     fn check_values(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         let context = &self.context;
         let limits = context.device.limits();
+        if mask.contains(AttrMask::ACCESS_FLAGS) {
+            context.device.profile().check_access(attr.access)?;
+        }
         if mask.contains(AttrMask::MAX_QP_RD_ATOMIC) {
             let most = limits.max_qp_init_rd_atom;
             at_most("max_rd_atomic", attr.max_rd_atomic.into(), most.into())?;
@@ -478,8 +499,6 @@ impl QpInner {
     }
 
     fn destroy(&self) -> Result<()> {
-        self.context.engine.check_fork()?;
-        self.life.check(Self::WHAT)?;
         self.lane.lock().endpoint.destroy_qp(self.qpn)?;
         self.gone.store(true, Ordering::Release);
         self.life.cut();

@@ -6,9 +6,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use irdma_mem::{Access, Buffer};
+use irdma_mem::{Access, Buffer, PdId};
 use irdma_transport::{ErrorKind, QpCap, RING_ENTRY_LEN, Result, RingPart, Rings, VerbsError};
 
+use super::mr::verbs_error;
 use super::{Mr, Pd, Qp, QpInitAttr};
 use crate::channel::Refused;
 use crate::context::ContextInner;
@@ -32,6 +33,7 @@ pub struct QueueMr {
 #[derive(Debug)]
 pub(crate) struct QueueMrInner {
     rings: Rings,
+    pd: PdId,
     _mrs: Vec<Mr>,
     life: Life,
 }
@@ -72,7 +74,8 @@ impl Pd {
             recv_len: lens[1],
         };
         let context = Arc::clone(&self.0.context);
-        let inner = Arc::new(QueueMrInner { rings, _mrs: mrs, life: Life::default() });
+        let inner =
+            Arc::new(QueueMrInner { rings, pd: self.0.id, _mrs: mrs, life: Life::default() });
         context.queue_mrs().push(Arc::downgrade(&inner));
         Ok(QueueMr { inner, context })
     }
@@ -81,7 +84,7 @@ impl Pd {
     /// of this context begins. Its queues are no longer than the rings.
     ///
     /// ENODATA if no queue memory begins there, or another queue pair has it; EINVAL for rings
-    /// shorter than the granted queues; otherwise as [`Pd::create_qp`].
+    /// shorter than the granted queues or of another domain; otherwise as [`Pd::create_qp`].
     pub fn setup_umode_qp(&self, attr: &QpInitAttr<'_>, ring_addr: u64) -> Result<Qp> {
         self.try_setup_umode_qp(attr, ring_addr).logged("setup_umode_qp")
     }
@@ -90,6 +93,11 @@ impl Pd {
         let context = &self.0.context;
         context.check()?;
         let memory = get_pbl(context, ring_addr)?;
+        if memory.pd != self.0.id {
+            return Err(VerbsError::invalid(format!(
+                "the queue memory at {ring_addr:#x} is of another protection domain"
+            )));
+        }
         let mut qp = self.create_qp(attr)?;
         let (_, cap) = qp.query_qp()?;
         check_lens(&memory.rings, &cap)?;
@@ -129,13 +137,14 @@ fn handle_q_mem(parts: &[Part], [send_len, recv_len]: [u64; 2]) -> Result<[(usiz
         return Err(VerbsError::invalid("a ring has at least one entry"));
     }
     let needed = [send_len * RING_ENTRY_LEN, recv_len * RING_ENTRY_LEN, SHADOW_LEN];
-    let start = |i: usize| parts[i].0.addr() + parts[i].1.start as u64;
+    let starts = parts.iter().map(|(buffer, range)| buffer.part(range).map(|(addr, _)| addr));
+    let starts = starts.collect::<std::result::Result<Vec<u64>, _>>().map_err(verbs_error)?;
     let (places, needs) = match parts.len() {
         1 => {
-            let recv = start(0) + needed[0];
-            ([(0, start(0)), (0, recv), (0, recv + needed[1])], vec![needed.iter().sum()])
+            let recv = starts[0] + needed[0];
+            ([(0, starts[0]), (0, recv), (0, recv + needed[1])], vec![needed.iter().sum()])
         }
-        3 => ([(0, start(0)), (1, start(1)), (2, start(2))], needed.to_vec()),
+        3 => ([(0, starts[0]), (1, starts[1]), (2, starts[2])], needed.to_vec()),
         count => {
             return Err(VerbsError::invalid(format!("queue memory of {count} parts: 1 or 3")));
         }
@@ -148,7 +157,7 @@ fn handle_q_mem(parts: &[Part], [send_len, recv_len]: [u64; 2]) -> Result<[(usiz
                 needs[i]
             )));
         }
-        if !start(i).is_multiple_of(RING_ENTRY_LEN) {
+        if !starts[i].is_multiple_of(RING_ENTRY_LEN) {
             return Err(VerbsError::invalid(format!("part {i} is not aligned to 8 bytes")));
         }
     }

@@ -77,7 +77,7 @@ impl Pd {
             life: Life::default(),
         });
         if let Some(uses) = &inner.xrc {
-            uses.add(&inner.srq);
+            uses.add(&inner.srq)?;
         }
         context.engine.targets.add_srq(&inner);
         Ok(Srq { inner, _pd: pd, _place: place })
@@ -131,6 +131,10 @@ impl Srq {
 }
 
 impl SrqInner {
+    pub(super) fn is_xrc(&self) -> bool {
+        self.xrc.is_some()
+    }
+
     fn check(&self) -> Result<()> {
         self.context.check_device()?;
         self.life.check(Self::WHAT)
@@ -158,7 +162,7 @@ impl SrqInner {
     fn srq_free_rsrc(&self) {
         self.context.engine.targets.remove_srq(self.srq.token());
         if let Some(uses) = &self.xrc {
-            uses.remove(self.srq.number());
+            uses.remove(&self.srq);
         }
         self.srq.srq_free_rsrc();
     }

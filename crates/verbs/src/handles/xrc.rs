@@ -109,9 +109,15 @@ impl Xrcd {
     /// Closes the domain. EBUSY while shared queues or queue pairs are in it and no other handle
     /// of it is open.
     pub fn close_xrcd(self) -> std::result::Result<(), Refused<Self>> {
+        let context = Arc::clone(&self.0.context);
+        // Nobody opens the domain, or closes it elsewhere, between the count and its end.
+        let _others = context.xrcds();
         let is_last = self.0.handles.load(Ordering::Acquire) == 1;
         match if is_last { self.0.life.end(XrcdInner::WHAT) } else { Ok(()) } {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                drop(self);
+                Ok(())
+            }
             Err(error) => Err(Refused { handle: self, error }),
         }
     }
@@ -194,13 +200,13 @@ pub(crate) struct XrcUses {
 
 impl XrcUses {
     /// Lets requests reach the queue.
-    pub(crate) fn add(&self, srq: &Arc<transport::Srq>) {
-        self.xrcd.xrcd.add(srq);
+    pub(crate) fn add(&self, srq: &Arc<transport::Srq>) -> Result<()> {
+        self.xrcd.xrcd.add(srq)
     }
 
     /// No request reaches the queue afterwards.
-    pub(crate) fn remove(&self, number: u32) {
-        self.xrcd.xrcd.remove(number);
+    pub(crate) fn remove(&self, srq: &transport::Srq) {
+        self.xrcd.xrcd.remove(srq);
     }
 }
 
