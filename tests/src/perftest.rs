@@ -6,6 +6,18 @@ use crate::host::{Family, Host};
 use crate::pair::{Ready, next_port, run_pair};
 use crate::{Finished, Program};
 
+/// The programs that measure SENDs, WRITEs, READs and atomics.
+pub const TOOLS: [&str; 8] = [
+    "ib_send_bw",
+    "ib_send_lat",
+    "ib_write_bw",
+    "ib_write_lat",
+    "ib_read_bw",
+    "ib_read_lat",
+    "ib_atomic_bw",
+    "ib_atomic_lat",
+];
+
 /// Both ends of one run.
 #[derive(Debug)]
 pub struct Measured {

@@ -3,22 +3,12 @@
 use std::time::Duration;
 
 use irdma_tests::host::{Family, Host};
-use irdma_tests::perftest::{measure, measure_with};
+use irdma_tests::perftest::{TOOLS, measure, measure_with};
 use irdma_tests::program::Program;
 use irdma_tests::setup::{PEER, tools};
 use irdma_tests::{Lan, Need, need};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const TOOLS: [&str; 8] = [
-    "ib_send_bw",
-    "ib_send_lat",
-    "ib_write_bw",
-    "ib_write_lat",
-    "ib_read_bw",
-    "ib_read_lat",
-    "ib_atomic_bw",
-    "ib_atomic_lat",
-];
 
 fn run(server: &Host, client: &Host, tool: &str, words: &str) {
     measure(server, client, Family::V4, tool, words, LIMIT).expect_clean();

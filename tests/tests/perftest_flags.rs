@@ -3,21 +3,11 @@
 use std::time::Duration;
 
 use irdma_tests::host::Family;
-use irdma_tests::perftest::measure;
+use irdma_tests::perftest::{TOOLS, measure};
 use irdma_tests::setup::tools;
 use irdma_tests::{Lan, Need, need};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const TOOLS: [&str; 8] = [
-    "ib_send_bw",
-    "ib_send_lat",
-    "ib_write_bw",
-    "ib_write_lat",
-    "ib_read_bw",
-    "ib_read_lat",
-    "ib_atomic_bw",
-    "ib_atomic_lat",
-];
 
 /// Runs each line, a tool with its words, between two hosts.
 fn run(family: Family, lines: &[&str]) {
