@@ -165,23 +165,24 @@ fn line_16_packet_loss_by_our_own_switch() {
     v.run("--services rc --sizes 1,1000,20000,100000").messages();
 }
 
-/// Runs atomics of both kinds between two hosts that lose acknowledgements.
-fn atomics_suffer(fault: Fault, words: &str) {
+/// Runs atomics of both kinds between two hosts that lose acknowledgements, each at least so many
+/// times; what the kernel merged is lost, and counted, as one.
+fn atomics_suffer(fault: Fault, least: u64, words: &str) {
     let lan = Lan::two_hosts();
     lan.hosts.iter().for_each(|host| inject(host, fault));
     let v = Verifier { server: lan.a(), client: lan.b(), family: Family::V4, limit: LIMIT };
     let often = "fetch_add,cmp_swap,".repeat(8);
     let operations = often.trim_end_matches(',');
     v.run(&format!("--services rc --ops {operations} --deadline 60 {words}")).messages();
-    assert!(dropped(lan.a()) > 10 && dropped(lan.b()) > 10);
+    assert!(lan.hosts.iter().all(|host| dropped(host) >= least));
 }
 
 /// The sum is exact and every returned value comes once: the verifier checks both.
 #[test]
 fn line_17_lost_acknowledgements_of_atomics() {
     need!([Need::Root], tools(["nft", "cc"]));
-    atomics_suffer(Fault::EverySecond(ATOMIC_ACK), "--depth 1");
-    atomics_suffer(Fault::LossOf(ATOMIC_ACK, 20), "--qps 1,4 --depth 16");
+    atomics_suffer(Fault::EverySecond(ATOMIC_ACK), 16, "--depth 1");
+    atomics_suffer(Fault::LossOf(ATOMIC_ACK, 20), 1, "--qps 1,4 --depth 16");
 }
 
 /// RNR timer code 20 is 10.24 ms (IBTA 9.7.5.2.8): nobody knocks again before.
