@@ -30,14 +30,15 @@ const fn union(masks: &[AttrMask]) -> AttrMask {
 const NONE: AttrMask = AttrMask::empty();
 const CONNECTED_INIT: AttrMask = union(&[M::PKEY_INDEX, M::PORT, M::ACCESS_FLAGS]);
 const UD_INIT: AttrMask = union(&[M::PKEY_INDEX, M::PORT, M::QKEY]);
-const UD_ANY: AttrMask = union(&[M::CUR_STATE, M::QKEY]);
+const UD_ANY: AttrMask = union(&[M::CUR_STATE, M::QKEY, M::RATE_LIMIT]);
 const UC_RTR: AttrMask = union(&[M::AV, M::PATH_MTU, M::DEST_QPN, M::RQ_PSN]);
 const RC_RTR: AttrMask = union(&[UC_RTR, M::MAX_DEST_RD_ATOMIC, M::MIN_RNR_TIMER]);
 const RTR_OPTIONAL: AttrMask = union(&[M::ALT_PATH, M::ACCESS_FLAGS, M::PKEY_INDEX]);
 const RC_RTS: AttrMask =
     union(&[M::TIMEOUT, M::RETRY_CNT, M::RNR_RETRY, M::SQ_PSN, M::MAX_QP_RD_ATOMIC]);
 const XRC_RECV_RTS: AttrMask = union(&[M::TIMEOUT, M::SQ_PSN]);
-const UC_LIVE: AttrMask = union(&[M::CUR_STATE, M::ACCESS_FLAGS, M::ALT_PATH, M::PATH_MIG_STATE]);
+const UC_LIVE: AttrMask =
+    union(&[M::CUR_STATE, M::ACCESS_FLAGS, M::ALT_PATH, M::PATH_MIG_STATE, M::RATE_LIMIT]);
 const RC_LIVE: AttrMask = union(&[UC_LIVE, M::MIN_RNR_TIMER]);
 const UC_SQD: AttrMask =
     union(&[M::AV, M::ALT_PATH, M::ACCESS_FLAGS, M::PKEY_INDEX, M::PATH_MIG_STATE]);
