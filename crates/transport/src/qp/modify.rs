@@ -96,11 +96,11 @@ pub(super) fn useful(qp_type: QpType, mask: AttrMask) -> AttrMask {
 /// Checks a modify against the table; returns the state it leads to.
 pub(super) fn check(
     qp_type: QpType,
-    current: QpState,
+    from: QpState,
     attr: &QpAttr,
     mask: AttrMask,
 ) -> Result<QpState> {
-    let from = check_current(current, attr, mask)?;
+    check_current(from, attr, mask)?;
     let to = if mask.contains(M::STATE) { attr.state } else { from };
     let row = transition(qp_type, from, to).ok_or_else(|| {
         VerbsError::invalid(format!("{qp_type:?} queue pair: no move from {from:?} to {to:?}"))
@@ -123,15 +123,15 @@ fn refused(to: QpState, names: &AttrMask, why: &str) -> VerbsError {
     VerbsError::invalid(format!("{to:?} refused: {} {why}", names.join(", ")))
 }
 
-/// `CUR_STATE` must be believable: the state found, or RTS while still in RTR.
-fn check_current(current: QpState, attr: &QpAttr, mask: AttrMask) -> Result<QpState> {
+/// `CUR_STATE` must be the state found.
+fn check_current(current: QpState, attr: &QpAttr, mask: AttrMask) -> Result<()> {
     if mask.contains(M::CUR_STATE) && attr.cur_state != current {
         return Err(VerbsError::invalid(format!(
             "modify refused: cur_qp_state says {:?}, the queue pair is in {current:?}",
             attr.cur_state
         )));
     }
-    Ok(current)
+    Ok(())
 }
 
 fn check_values(attr: &QpAttr, mask: AttrMask) -> Result<()> {
