@@ -3,13 +3,12 @@
 //! Elsewhere: 2 in `verifier.rs`; 3 and 11 in `perftest.rs`; 6 and 24 in `refusals.rs`; 9 in
 //! `unprivileged.rs`; 13 and 14 in `multicast.rs`; 35 is `./test.sh soak`.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use irdma_tests::capture::Tap;
 use irdma_tests::faults::{Fault, dropped, inject};
 use irdma_tests::host::{Family, Host};
-use irdma_tests::pair::{Ready, next_port, run_pair};
+use irdma_tests::pair::{Ready, next_port, run_linked, run_pair};
 use irdma_tests::perftest::measure;
 use irdma_tests::setup::{PEER, soak, tools};
 use irdma_tests::verifier::{EVERY_OP, Verifier};
@@ -218,15 +217,11 @@ fn line_18_a_slow_receiver_with_the_smallest_timer() {
     lan.a().c_program("rnr").words("1 30 20").run().expect_success();
 }
 
-/// Bandwidth of READ in terms of that of WRITE, by message size; medians of rounds in turn.
-fn reads_to_writes(lan: &Lan) -> BTreeMap<u32, f64> {
-    let port = next_port().to_string();
-    let side = |host: &Host| host.c_program("ratio").within(LIMIT);
-    let client = side(lan.b()).args([&lan.a().v4.to_string(), &port]).arg("15");
-    let ready = Ready::Port(port.parse().expect("it is a number"));
-    let (server, client) = run_pair(side(lan.a()).args(["-s", &port]), ready, client);
-    server.expect_success();
-    let rows = client.expect_success().stdout.lines().map(|line| {
+/// Bandwidth of READ in terms of that of WRITE for some sizes; medians of rounds in turn.
+fn reads_to_writes(lan: &Lan, sizes: &[u32]) -> Vec<(u32, f64)> {
+    let list: Vec<String> = sizes.iter().map(u32::to_string).collect();
+    let output = run_linked("ratio", (lan.a(), lan.b()), &list.join(","), LIMIT);
+    let rows = output.lines().map(|line| {
         let mut words = line.split_whitespace();
         let size = words.next().and_then(|word| word.parse().ok());
         let ratio = words.next().and_then(|word| word.parse().ok());
@@ -235,22 +230,24 @@ fn reads_to_writes(lan: &Lan) -> BTreeMap<u32, f64> {
     rows.collect()
 }
 
-/// 64 KiB to 16 MiB: at each size READ reaches 85 % of WRITE, if not in the first run, where the
-/// machine was busy with something else, then in one of the next two.
+/// 64 KiB to 16 MiB: at each size READ reaches 85 % of WRITE. A size at which it does not is
+/// measured again a few times, for the machine may be busy with something else.
 #[test]
 fn line_19_large_reads_are_as_fast_as_writes() {
     need!([Need::Root], tools(["cc"]));
     let lan = Lan::two_hosts();
-    let mut best = reads_to_writes(&lan);
-    for _ in 0..2 {
-        if best.values().any(|ratio| *ratio < 0.85) {
-            for (size, ratio) in reads_to_writes(&lan) {
-                best.entry(size).and_modify(|best| *best = best.max(ratio));
-            }
+    let mut sizes: Vec<u32> = (16..=24).map(|bits| 1 << bits).collect();
+    for _ in 0..8 {
+        let ratios = reads_to_writes(&lan, &sizes);
+        assert_eq!(ratios.len(), sizes.len(), "{ratios:?}");
+        println!("READ in terms of WRITE: {ratios:?}");
+        let slow = ratios.into_iter().filter(|(_, ratio)| *ratio < 0.85);
+        sizes = slow.map(|(size, _)| size).collect();
+        if sizes.is_empty() {
+            return;
         }
     }
-    assert_eq!(best.len(), 9, "every power of two from 64 KiB to 16 MiB: {best:?}");
-    assert!(best.values().all(|ratio| *ratio >= 0.85), "READ in terms of WRITE: {best:?}");
+    panic!("READ of {sizes:?} bytes stays below 85 % of WRITE");
 }
 
 /// `tests/hostile.py` on `from`, against the queue pairs that `target` names.
