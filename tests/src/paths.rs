@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::{Program, peer};
@@ -127,14 +127,22 @@ fn install(folder: &Path) {
     copied.unwrap_or_else(|e| panic!("cannot copy the command to {}: {e}", folder.display()));
 }
 
-/// Puts the file there in one step, so that nobody runs half of it.
+/// Puts the file there in one step, so that nobody runs half of it. Another process writes it:
+/// a child of another thread would hold it open, and the kernel runs no file that is.
 fn copy_once(from: &Path, to: &Path) -> std::io::Result<()> {
+    let _turn = writing();
     if to.exists() {
         return Ok(());
     }
     let partial = to.with_extension(format!("part{}", std::process::id()));
-    fs::copy(from, &partial)?;
+    Program::new("cp").arg(from).arg(&partial).run().expect_success();
     fs::rename(&partial, to)
+}
+
+/// One thread of a process at a time makes files that others wait for.
+fn writing() -> MutexGuard<'static, ()> {
+    static WRITING: Mutex<()> = Mutex::new(());
+    WRITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A C program of `tests/c`, compiled once for each state of its sources.
@@ -150,6 +158,7 @@ pub fn c_program(name: &str) -> PathBuf {
     let mut sources = vec![folder.join(name).with_extension("c")];
     sources.extend(parts.iter().map(|part| folder.join(part).with_extension("c")));
     let program = scratch().join(format!("{name}-{}", fingerprint(&with_headers(&sources))));
+    let _turn = writing();
     if !program.exists() {
         compile(&sources, &program);
     }
