@@ -7,7 +7,7 @@ use irdma_wire::Qpn;
 use irdma_wire::cm::ServiceId;
 
 use super::CommId;
-use super::conn::{Conn, Pair, RequestKey, State};
+use super::conn::{Conn, Pair, RequestKey, State, Taker};
 use crate::error::{ErrorKind, Result, VerbsError};
 
 /// Bits of an id that count within a slot.
@@ -80,7 +80,7 @@ impl Table {
     }
 
     /// Who listens for `service` at `addr`: for that address if anybody does.
-    pub(super) fn listener(&self, service: ServiceId, addr: IpAddr) -> Option<(Pair, u64)> {
+    pub(super) fn listener(&self, service: ServiceId, addr: IpAddr) -> Option<Taker> {
         let mut pairs = [(service, Some(addr)), (service, None)].into_iter();
         pairs.find_map(|pair| Some((pair, self.listeners.get(&pair)?.token)))
     }
@@ -96,7 +96,7 @@ impl Table {
         }
         let id = self.next_id();
         let conn = make(id);
-        if let Some((pair, _)) = &conn.listener
+        if let Some((pair, _)) = &conn.taker
             && let Some(listener) = self.listeners.get_mut(pair)
         {
             listener.waiting += 1;
@@ -154,7 +154,7 @@ impl Table {
             remove_own(&mut self.living, &conn.remote_qp(), id);
         }
         if before.is_pending()
-            && let Some((pair, token)) = conn.listener
+            && let Some((pair, token)) = conn.taker
             && let Some(listener) = self.listeners.get_mut(&pair)
             && listener.token == token
         {
