@@ -31,8 +31,7 @@ impl Cm {
             Err(reason) => return Err(reason),
         };
         let (id, path) = (conn.id, conn.path);
-        let is_new = conn.remote_id == 0 && conn.state == State::ReqSent;
-        if !is_new && conn.remote_id != rep.local_id {
+        if ![0, rep.local_id].contains(&conn.remote_id) {
             return Err(DropReason::Stale);
         }
         match conn.state {

@@ -183,10 +183,13 @@ impl Cm {
 
     fn on_drep(&mut self, cx: &mut Cx, meta: &Meta, drep: &Drep) -> Handled {
         let conn = self.find_both(meta, drep.remote_id, drep.local_id)?;
-        if conn.state != State::DreqSent {
-            return Err(DropReason::Stale);
-        }
         let id = conn.id;
+        match conn.state {
+            State::DreqSent => {}
+            // Both sides asked.
+            State::Timewait => return Ok(()),
+            _ => return Err(DropReason::Stale),
+        }
         self.finish(cx, id);
         tell(cx, id, CmEventKind::Disconnected);
         Ok(())
