@@ -9,7 +9,7 @@ use irdma_wire::{Gid, Qpn};
 use super::conn::{Conn, MAX_RETRIES, RESPONSE_TIMEOUT, SERVICE_TIMEOUT};
 use super::{CommId, ConnectReply, ConnectRequest, ReplyInfo, RequestInfo, SidrReply, SidrRequest};
 use crate::ah::AddressVector;
-use crate::endpoint::Meta;
+use crate::io::Meta;
 use crate::qp::QpType;
 
 const PKEY: u16 = 0xFFFF;
