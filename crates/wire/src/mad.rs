@@ -11,12 +11,12 @@ use crate::layout::{self, RawMad};
 pub const LEN: usize = 256;
 /// Bytes before its data.
 pub const HEADER_LEN: usize = 24;
-/// The Q_Key of QP1 (IBTA 10.2.4).
+/// The Q_Key of QP1 (IBTA 10.2.5).
 pub const QKEY: u32 = 0x8001_0000;
 
 const BASE_VERSION: u8 = 1;
 
-/// The common header (IBTA 13.4.3).
+/// The common header (IBTA 13.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MadHeader {
     /// Management class.
