@@ -1,5 +1,7 @@
 //! Connections that come about, and what each side is told of the other.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use irdma_sim::cm_script::{
     CmScript, GUID, LISTENER, PEER_GUID, PEER_ID, PEER_QPN, PEER_TID, QPN, SERVICE, connect_reply,
     connect_request, path, req, req_fields,
@@ -264,27 +266,27 @@ fn a_call_in_the_wrong_state_changes_nothing() {
     assert_eq!(t.events_text(), ["Response"], "it still waits for its answer");
 }
 
+/// The listener that is told of a request with this id.
+fn listener(t: &mut CmScript, local_id: u32) -> u64 {
+    let qpn = Qpn::new(local_id);
+    t.exchange(&CmMessage::Req(Req { local_id, qpn, ..req_fields() }));
+    let CmEventKind::Request { listener, .. } = t.events().remove(0) else { panic!("asked") };
+    listener
+}
+
 #[test]
-fn a_pair_has_one_listener_and_an_address_goes_first() {
+fn a_pair_has_one_listener_and_the_narrowest_goes_first() {
     let mut t = CmScript::listening();
     let endpoint = &mut t.node.endpoint;
     assert_eq!(endpoint.cm_listen(5, SERVICE, None).unwrap_err().errno(), 98);
     endpoint.cm_listen(5, SERVICE, Some(HERE)).unwrap();
     endpoint.cm_listen(6, SERVICE, Some(THERE)).unwrap();
-    endpoint.cm_listen(7, ServiceId::rdma_ip(PortSpace::Tcp, 7481), None).unwrap();
-    let mut listener = |local_id| {
-        let qpn = Qpn::new(local_id);
-        t.exchange(&CmMessage::Req(Req { local_id, qpn, ..req_fields() }));
-        let CmEventKind::Request { listener, .. } = t.events().remove(0) else { panic!("asked") };
-        listener
-    };
-    assert_eq!(listener(1), 5);
+    endpoint.cm_listen(7, SERVICE, Some(Ipv4Addr::UNSPECIFIED.into())).unwrap();
+    endpoint.cm_listen(8, SERVICE, Some(Ipv6Addr::UNSPECIFIED.into())).unwrap();
+    endpoint.cm_listen(9, ServiceId::rdma_ip(PortSpace::Tcp, 7481), None).unwrap();
+    assert_eq!(listener(&mut t, 1), 5);
     t.node.endpoint.cm_unlisten(5);
-    let mut listener = |local_id| {
-        let qpn = Qpn::new(local_id);
-        t.exchange(&CmMessage::Req(Req { local_id, qpn, ..req_fields() }));
-        let CmEventKind::Request { listener, .. } = t.events().remove(0) else { panic!("asked") };
-        listener
-    };
-    assert_eq!(listener(2), LISTENER);
+    assert_eq!(listener(&mut t, 2), 7);
+    t.node.endpoint.cm_unlisten(7);
+    assert_eq!(listener(&mut t, 3), LISTENER);
 }

@@ -8,8 +8,8 @@ use super::conn::{SERVICE_TIMEOUT, State, timeout_ns};
 use super::messages::{mra, rej, reply_info};
 use super::{Cm, CmEventKind, CommId, arm, tell};
 use crate::cx::Cx;
-use crate::endpoint::Meta;
 use crate::error::DropReason;
+use crate::io::Meta;
 
 type Handled = Result<(), DropReason>;
 

@@ -7,8 +7,8 @@ use super::conn::{Conn, RequestKey, State, Taker};
 use super::messages::{mra, rej, request_info};
 use super::{Cm, CmEventKind, CommId, RequestInfo, tell};
 use crate::cx::Cx;
-use crate::endpoint::Meta;
 use crate::error::DropReason;
+use crate::io::Meta;
 use crate::qp::QpType;
 
 type Handled = Result<(), DropReason>;

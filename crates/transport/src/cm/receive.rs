@@ -8,8 +8,8 @@ use super::conn::{Conn, State};
 use super::messages::{drep, way_back};
 use super::{Cm, CmEventKind, CommId, conn, tell};
 use crate::cx::Cx;
-use crate::endpoint::{Disposition, Meta};
 use crate::error::DropReason;
+use crate::io::{Disposition, Meta};
 
 type Handled = Result<(), DropReason>;
 

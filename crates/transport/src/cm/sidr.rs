@@ -8,8 +8,8 @@ use super::conn::{Conn, State};
 use super::messages::{sidr_rep, way_back};
 use super::{Cm, CmEventKind, SidrReply, tell};
 use crate::cx::Cx;
-use crate::endpoint::Meta;
 use crate::error::DropReason;
+use crate::io::Meta;
 
 type Handled = Result<(), DropReason>;
 
