@@ -9,7 +9,7 @@ use common::cm::{
     HERE, Listener, accept, channel, connected, echo_once, expect, listen, node, param, ping_once,
     port_of, resolved, set_up, show_port,
 };
-use common::process::{Peer, ROLE, line_after, read_line};
+use common::process::{Pause, Peer, ROLE, line_after, read_line};
 use irdma::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
 use irdma::{ErrorKind, QpType, Qpn};
 
@@ -157,6 +157,28 @@ fn nothing() {
 fn a_host_without_devices_has_channels() {
     let mut peer = Peer::start_silent_env("nothing", &[("IRDMA_DEVICES", "nosuch0")]);
     line_after(&mut peer.stdout, "done");
+    peer.finish();
+}
+
+#[test]
+fn a_stopped_process_does_not_keep_requests_from_others() {
+    let mut peers: Vec<Peer> = (0..5).map(|_| Peer::start_silent("echo")).collect();
+    let addrs: Vec<SocketAddr> = peers.iter_mut().map(addr_of).collect();
+    // From here on everyone knows where packets go; any of them may be who gets the requests.
+    let _stays = channel();
+    ping_once(addrs[4]);
+    let stopped: Vec<Pause> = peers[..3].iter().map(Pause::of).collect();
+    ping_once(addrs[3]);
+    drop(stopped);
+    addrs[..3].iter().for_each(|addr| ping_once(*addr));
+    peers.into_iter().for_each(Peer::finish);
+}
+
+#[test]
+fn duplicates_and_disorder_do_not_disturb() {
+    let faults = [("IRDMA_FAULTS", "dup=30%,reorder=30%,seed=7")];
+    let mut peer = Peer::start_silent_env("echo", &faults);
+    ping_once(addr_of(&mut peer));
     peer.finish();
 }
 
