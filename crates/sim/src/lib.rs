@@ -5,7 +5,9 @@
 //! the same completions, which [`World::fingerprint`] proves.
 #![forbid(unsafe_code)]
 
+pub mod cm_script;
 pub mod fuzz;
+pub mod fuzz_cm;
 mod link;
 mod node;
 mod packet;

@@ -9,11 +9,13 @@ use irdma_wire::icrc::{Verdict, verify};
 use irdma_wire::{FlowKey, Gid, Packet, Qpn, Service, parse};
 
 use crate::batch::Batch;
+use crate::cm::{self, Cm};
 use crate::control::{self, Control};
 use crate::cx::Cx;
 use crate::effects::{Effect, EventKind};
 use crate::error::{DropReason, Result, VerbsError};
 use crate::flow::Peers;
+use crate::io::{Disposition, InFlight, Meta, Transmit};
 use crate::locals::Locals;
 use crate::mcast::{McastTable, mcast_address};
 use crate::qp::{AttrMask, Qp, QpAttr, QpInit, QpState, QpType};
@@ -68,71 +70,14 @@ impl Default for Config {
     }
 }
 
-/// Where a datagram came from and how it was marked.
-#[derive(Clone, Copy, Debug)]
-pub struct Meta {
-    /// Source address.
-    pub src: IpAddr,
-    /// Source port, part of the ICRC.
-    pub src_port: u16,
-    /// Destination address: a local one, or a group.
-    pub dst: IpAddr,
-    /// TOS or traffic class.
-    pub tos: u8,
-    /// TTL or hop limit.
-    pub ttl: u8,
-    /// Position in its receive batch: the likely IPv4 identification.
-    pub index: u16,
-    /// Interface that a multicast datagram arrived on, 0 for unicast.
-    pub ifindex: u32,
-}
-
-/// What became of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disposition {
-    /// Handled, or dropped and counted.
-    Done,
-    /// It belongs to this slot of another process or lane: relay it.
-    Foreign(u16),
-}
-
-/// What counts against windows; nothing when the endpoint is idle.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InFlight {
-    /// Bytes of reliable requests that are sent and not acknowledged.
-    pub request_bytes: u64,
-    /// Bytes of READ responses and atomic results that were asked for and have not arrived.
-    pub read_bytes: u64,
-}
-
-/// One batch to send: `len / segment` datagrams, the last possibly shorter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmit {
-    /// Source address; names the local address whose socket sends.
-    pub src: IpAddr,
-    /// Which of that address's source ports, an index into what `add_local` was given.
-    pub port: usize,
-    /// Destination address, always to UDP port 4791.
-    pub dst: IpAddr,
-    /// Interface index of a link-local destination, 0 otherwise.
-    pub scope: u32,
-    /// Bytes in the buffer.
-    pub len: usize,
-    /// Bytes of each datagram.
-    pub segment: usize,
-    /// TOS or traffic class.
-    pub tos: u8,
-    /// TTL or hop limit, 0 for the system's default.
-    pub hop_limit: u8,
-}
-
 /// The protocol of one lane. Deterministic: inputs, times and the seed decide everything.
 ///
 /// Four kinds of methods: verbs (`create_qp`, `post_send`, ...), inputs (`handle_*`), outputs
 /// (`poll_*`) and getters. After any verb or input, drain `poll_transmit` until `None`, then
 /// `poll_effect` until `None`, then sleep no longer than `poll_timeout`.
 pub struct Endpoint {
-    cx: Cx,
+    pub(crate) cx: Cx,
+    pub(crate) cm: Cm,
     pub(crate) qps: QpTable,
     mcast: McastTable,
     controls: VecDeque<Control>,
@@ -146,6 +91,7 @@ impl Endpoint {
         let mut rng = Rng::new(config.seed);
         Endpoint {
             qps: QpTable::new(config.slot, config.max_qp, rng.next_u64()),
+            cm: Cm::new(config.slot, &mut rng),
             mcast: McastTable::new(config.max_mcast_grp),
             controls: VecDeque::new(),
             control_sent: false,
@@ -298,6 +244,23 @@ impl Endpoint {
 
     /// Takes in one UDP payload that arrived on port 4791.
     pub fn handle_datagram(&mut self, now: Instant, meta: &Meta, bytes: &[u8]) -> Disposition {
+        self.take_in(now, meta, bytes, false)
+    }
+
+    /// Takes in a datagram that nobody else will: one that was relayed, or one that no other
+    /// process takes. Connection managers that ask for a service that nobody here offers, or
+    /// about a connection that nobody here knows, are told so.
+    pub fn handle_unclaimed(&mut self, now: Instant, meta: &Meta, bytes: &[u8]) -> Disposition {
+        self.take_in(now, meta, bytes, true)
+    }
+
+    fn take_in(
+        &mut self,
+        now: Instant,
+        meta: &Meta,
+        bytes: &[u8],
+        is_unclaimed: bool,
+    ) -> Disposition {
         self.cx.now = now;
         let packet = match parse(bytes) {
             Ok(packet) => packet,
@@ -306,6 +269,13 @@ impl Endpoint {
         let dest = packet.headers.bth.dest_qpn;
         if self.is_foreign(dest) && !meta.dst.is_multicast() {
             return Disposition::Foreign(dest.slot());
+        }
+        if dest == Qpn::GSI
+            && !is_unclaimed
+            && !meta.dst.is_multicast()
+            && let Some(elsewhere) = self.cm.steer(meta, &packet)
+        {
+            return elsewhere;
         }
         self.cx.stats.count_in(meta.dst, bytes.len());
         let flow = FlowKey { src: meta.src, dst: meta.dst, src_port: meta.src_port };
@@ -333,6 +303,9 @@ impl Endpoint {
             (false, false) => {}
             // A group's datagrams carry the group's number, and only they do (IBTA 10.5.2).
             _ => return self.cx.drop_packet(DropReason::UnknownQp),
+        }
+        if dest == Qpn::GSI {
+            return self.cm.receive(&mut self.cx, meta, packet);
         }
         if dest.index() == 0 && dest.slot() != 0 {
             return self.handle_control(meta, packet);
@@ -388,6 +361,7 @@ impl Endpoint {
                         qp.handle_timeout(&mut self.cx);
                     }
                 }
+                TimerKey::Cm(id) => self.cm.handle_timeout(&mut self.cx, id),
                 TimerKey::Peer(key) => {
                     let Cx { peers, timers, ready, .. } = &mut self.cx;
                     peers.handle_timeout(key, now, timers, ready);
@@ -423,6 +397,7 @@ impl Endpoint {
         while let Some(index) = self.next_ready() {
             let before = batch.count();
             let fill = match self.qps.at_mut(index) {
+                _ if index == cm::INDEX => self.cm.fill(&mut self.cx, batch),
                 Some(qp) => fill(qp, &mut self.cx, batch),
                 None => Fill::Idle,
             };
@@ -505,6 +480,12 @@ impl Endpoint {
             request_bytes: self.cx.peers.in_flight(),
             read_bytes: self.cx.reads_in_flight.into(),
         }
+    }
+
+    /// Connections and attempts at one that exist, those that only wait for their packets to be
+    /// gone included.
+    pub fn cm_count(&self) -> usize {
+        self.cm.count()
     }
 
     /// Queue pairs that exist.

@@ -12,12 +12,14 @@
 
 pub mod aeth;
 pub mod bth;
+pub mod cm;
 pub mod ctl;
 pub mod ext;
 pub mod gid;
 pub mod grh;
 pub mod icrc;
 pub mod ip;
+pub mod mad;
 pub mod opcode;
 pub mod pcapng;
 pub mod psn;

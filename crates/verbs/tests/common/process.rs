@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use irdma::{Gid, QpType, Qpn};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Ends, Node, loopback};
 
@@ -38,7 +39,32 @@ impl Peer {
         Peer::start_with(command, role)
     }
 
-    fn start_with(mut command: Command, role: &str) -> Peer {
+    fn start_with(command: Command, role: &str) -> Peer {
+        let mut peer = Peer::spawn(command, role);
+        peer.ends = parse(&line_after(&mut peer.stdout, "ends "));
+        peer
+    }
+
+    /// A process that has nothing to tell yet.
+    pub fn start_silent(role: &str) -> Peer {
+        Peer::spawn(Command::new(std::env::current_exe().unwrap()), role)
+    }
+
+    /// The same, in a network namespace.
+    pub fn start_silent_in(namespace: &str, role: &str) -> Peer {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]).arg(std::env::current_exe().unwrap());
+        Peer::spawn(command, role)
+    }
+
+    /// The same, with more environment variables.
+    pub fn start_silent_env(role: &str, variables: &[(&str, &str)]) -> Peer {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.envs(variables.iter().copied());
+        Peer::spawn(command, role)
+    }
+
+    fn spawn(mut command: Command, role: &str) -> Peer {
         let mut child = command
             .args(["--exact", "another_process", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
@@ -47,8 +73,8 @@ impl Peer {
             .spawn()
             .unwrap();
         let stdin = child.stdin.take().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let ends = parse(&line_after(&mut stdout, "ends "));
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let ends = Ends { qpn: Qpn::default(), gid: Gid::default(), addr: 0, rkey: 0 };
         Peer { child, stdin, stdout, ends }
     }
 
@@ -64,6 +90,23 @@ impl Peer {
         let mut rest = String::new();
         std::io::Read::read_to_string(&mut self.stdout, &mut rest).unwrap();
         assert!(self.child.wait().unwrap().success(), "{rest}");
+    }
+}
+
+/// A process that is stopped until this is dropped.
+pub struct Pause(Pid);
+
+impl Pause {
+    pub fn of(peer: &Peer) -> Self {
+        let pid = Pid::from_child(&peer.child);
+        kill_process(pid, Signal::STOP).unwrap();
+        Pause(pid)
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
     }
 }
 
