@@ -92,6 +92,7 @@
 #![cfg_attr(test, allow(clippy::duplicate_mod, reason = "the hand-off's model is its source"))]
 
 mod channel;
+pub mod cm;
 mod config;
 mod context;
 mod device;
