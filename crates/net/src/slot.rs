@@ -3,24 +3,21 @@
 //! Invariant: a slot is an abstract Unix datagram name. Who has the name bound owns the number;
 //! the kernel frees it when the owner dies, and messages to the name reach the owner.
 
-mod message;
+pub(crate) mod message;
 
+pub use crate::named::Delivery;
 pub use message::{Message, SteerMessage};
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with, sockopt,
-};
+use rustix::net::SocketAddrUnix;
 
-use crate::cmsg::Control;
 use crate::fd::Fd;
-use crate::sys;
+use crate::named::{self, Envelope, NAME_SPACE, Named};
 use crate::udp::BATCH_LEN;
 
 /// The lowest number handed out; 0 would hold QPN 0 and 1.
@@ -44,24 +41,13 @@ static RELEASED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
 /// Whether some process owns the slot.
 pub fn is_alive(number: u16) -> bool {
-    socket().is_ok_and(|socket| answers(&socket, number))
+    named::socket().is_ok_and(|socket| named::answers(&socket, &name(number)))
 }
 
 /// All slots that are owned, in order, whoever owns them.
 pub fn list() -> io::Result<Vec<u16>> {
-    let socket = socket()?;
-    Ok((FIRST..=LAST).filter(|&number| answers(&socket, number)).collect())
-}
-
-/// What became of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
-    /// It is in the receiver's queue.
-    Sent,
-    /// The receiver's queue is full; the message is lost.
-    Full,
-    /// Nobody owns the slot.
-    Gone,
+    let socket = named::socket()?;
+    Ok((FIRST..=LAST).filter(|&number| named::answers(&socket, &name(number))).collect())
 }
 
 /// A message with its sender, whose user is this process's own.
@@ -79,8 +65,7 @@ pub struct Received<'a> {
 #[derive(Debug)]
 pub struct Slot {
     number: u16,
-    fd: Fd,
-    uid: u32,
+    socket: Named,
     relays: Mutex<Relays>,
 }
 
@@ -102,15 +87,8 @@ impl Slot {
     }
 
     fn try_claim(number: u16) -> io::Result<Option<Self>> {
-        let fd = socket()?;
-        sockopt::set_socket_passcred(&fd, true)?;
-        match bind(&fd, &name(number)) {
-            Ok(()) => {}
-            Err(Errno::ADDRINUSE) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        }
-        let uid = rustix::process::getuid().as_raw();
-        Ok(Some(Self { number, fd: Fd::engine(fd)?, uid, relays: Mutex::default() }))
+        let socket = Named::bind(&name(number))?;
+        Ok(socket.map(|socket| Self { number, socket, relays: Mutex::default() }))
     }
 
     /// The slot's number, [`FIRST`] to [`LAST`].
@@ -120,12 +98,12 @@ impl Slot {
 
     /// Sends a message to the owner of another slot, at best effort.
     pub fn send(&self, to: u16, message: &Message<'_>) -> io::Result<Delivery> {
-        let Message::Relay { .. } = message else { return send_from(&self.fd, to, message) };
+        let Message::Relay { .. } = message else { return send_from(&self.socket, to, message) };
         let mut relays = self.relays.lock().unwrap_or_else(PoisonError::into_inner);
         let delivery = match relays.to(to) {
             Ok(relay) => send_from(relay, to, message),
             // No descriptor is left: better with the other messages than not at all.
-            Err(_) => send_from(&self.fd, to, message),
+            Err(_) => send_from(&self.socket, to, message),
         };
         if matches!(delivery, Ok(Delivery::Gone)) {
             relays.forget(to);
@@ -140,7 +118,7 @@ impl Slot {
         for _ in 0..MAX_REFUSALS {
             match self.recv_any(buf)? {
                 None => return Ok(None),
-                Some(Envelope { len, from, pid }) if understood(&buf[..len], from) => {
+                Some((Envelope { len, pid, .. }, from)) if understood(&buf[..len], from) => {
                     let message = Message::decode(&buf[..len]);
                     return Ok(message.map(|message| Received { from, pid, message }));
                 }
@@ -150,22 +128,10 @@ impl Slot {
         Ok(None)
     }
 
-    fn recv_any(&self, buf: &mut [u8]) -> io::Result<Option<Envelope>> {
-        let mut name = [0; NAME_SPACE];
-        let mut control = Control::<64>::new();
-        let received = match sys::recvmsg(&self.fd, &mut name, buf, control.space()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            result => result?,
-        };
-        let owner = credentials(&control, received.control_len).filter(|c| c.uid == self.uid);
-        let from = slot_in(&name[..received.name_len]);
-        let refused = Envelope { len: 0, from: None, pid: 0 };
-        Ok(Some(match owner {
-            Some(Credentials { pid, .. }) if !received.truncated => {
-                Envelope { len: received.len, from, pid }
-            }
-            _ => refused,
-        }))
+    fn recv_any(&self, buf: &mut [u8]) -> io::Result<Option<(Envelope, Option<u16>)>> {
+        let mut sender = [0; NAME_SPACE];
+        let received = self.socket.recv(buf, &mut sender)?;
+        Ok(received.map(|envelope| (envelope, slot_in(&sender[..envelope.name_len]))))
     }
 }
 
@@ -180,7 +146,7 @@ impl Relays {
         let at = match self.0.iter().position(|(to, _)| *to == slot) {
             Some(at) => at,
             None => {
-                let relay = Fd::engine(socket()?)?;
+                let relay = Fd::engine(named::socket()?)?;
                 if self.0.len() == MAX_RELAYS {
                     self.0.pop_front();
                 }
@@ -196,13 +162,6 @@ impl Relays {
     }
 }
 
-/// Who sent a message, and its length; that of a refused one is 0.
-struct Envelope {
-    len: usize,
-    from: Option<u16>,
-    pid: u32,
-}
-
 /// Whether a message can be read; only a batch that is relayed may come from no slot.
 fn understood(bytes: &[u8], from: Option<u16>) -> bool {
     match Message::decode(bytes) {
@@ -211,22 +170,14 @@ fn understood(bytes: &[u8], from: Option<u16>) -> bool {
     }
 }
 
-fn send_from(fd: &Fd, to: u16, message: &Message<'_>) -> io::Result<Delivery> {
-    let mut header = [0; message::MAX_HEADER_LEN];
-    let (header, data) = message.encode(&mut header);
-    let parts = [IoSlice::new(header), IoSlice::new(data)];
+fn send_from(fd: impl AsFd, to: u16, message: &Message<'_>) -> io::Result<Delivery> {
     let mut raw = [0; NAME_SPACE];
-    match sys::sendmsg(fd, raw_name(to, &mut raw), &parts, &[]) {
-        Ok(_) => Ok(Delivery::Sent),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Delivery::Full),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Delivery::Gone),
-        Err(error) => Err(error),
-    }
+    message.send(fd, raw_name(to, &mut raw))
 }
 
 impl AsFd for Slot {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -241,19 +192,7 @@ fn was_released(number: u16) -> bool {
     RELEASED[usize::from(number / 64)].load(Ordering::Relaxed) >> (number % 64) & 1 != 0
 }
 
-fn socket() -> rustix::io::Result<std::os::fd::OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
-}
-
-/// Whether a name is bound: connecting to a datagram name sends nothing.
-fn answers(socket: impl AsFd, number: u16) -> bool {
-    !matches!(connect(socket, &name(number)), Err(Errno::CONNREFUSED))
-}
-
 const PREFIX: &str = "irdma/slot/";
-/// Family, the zero byte of abstract names, prefix, four digits and slack to notice longer names.
-const NAME_SPACE: usize = 32;
 
 fn name(number: u16) -> SocketAddrUnix {
     SocketAddrUnix::new_abstract_name(format!("{PREFIX}{number}").as_bytes())
@@ -279,20 +218,6 @@ fn slot_in(raw: &[u8]) -> Option<u16> {
     let text = std::str::from_utf8(raw.get(3..)?).ok()?;
     let number = text.strip_prefix(PREFIX)?.parse().ok()?;
     (FIRST..=LAST).contains(&number).then_some(number)
-}
-
-struct Credentials {
-    pid: u32,
-    uid: u32,
-}
-
-fn credentials<const N: usize>(control: &Control<N>, len: usize) -> Option<Credentials> {
-    let of_sender = |m: &crate::cmsg::Message<'_>| {
-        (m.level, m.kind) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS)
-    };
-    let message = control.messages(len).find(of_sender)?;
-    let word = |at| Some(u32::from_ne_bytes(*message.value.get(at..)?.first_chunk()?));
-    Some(Credentials { pid: word(0)?, uid: word(4)? })
 }
 
 #[cfg(test)]

@@ -232,9 +232,9 @@ impl World {
         }
         self.buffer = buffer;
         while let Some(effect) = self.nodes[node].endpoint.poll_effect() {
-            match effect {
-                Effect::JoinGroup { group, .. } => drop(self.groups.insert((group, node))),
-                Effect::LeaveGroup { group, .. } => drop(self.groups.remove(&(group, node))),
+            match &effect {
+                Effect::JoinGroup { group, .. } => drop(self.groups.insert((*group, node))),
+                Effect::LeaveGroup { group, .. } => drop(self.groups.remove(&(*group, node))),
                 _ => {}
             }
             self.effects.push((node, effect));

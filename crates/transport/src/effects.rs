@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use irdma_wire::Qpn;
 
+use crate::cm::CmEvent;
+
 /// An asynchronous event, numbered as `enum ibv_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -51,12 +53,14 @@ pub enum EventSource {
 
 #[allow(missing_docs, reason = "the variant's text names its fields")]
 /// Work for the caller, in order, after the lock is released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The armed completion queue with this token has something.
     CqEvent(u64),
     /// Tell the program.
     Async(EventKind, EventSource),
+    /// Tell the program about a connection.
+    Cm(Box<CmEvent>),
     /// A first queue pair joined this group on this interface.
     JoinGroup { group: IpAddr, ifindex: u32 },
     /// The last queue pair left this group.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use irdma_mem::MemTable;
+use irdma_wire::cm::ServiceId;
 use irdma_wire::icrc::{Verdict, verify};
 use irdma_wire::{FlowKey, Gid, Packet, Qpn, Service, parse};
 
@@ -94,6 +95,9 @@ pub enum Disposition {
     Done,
     /// It belongs to this slot of another process or lane: relay it.
     Foreign(u16),
+    /// It asks for this service, and nobody here listens for it: relay it to who does, or hand it
+    /// back with [`Endpoint::handle_unclaimed`].
+    Unclaimed(ServiceId),
 }
 
 /// What counts against windows; nothing when the endpoint is idle.

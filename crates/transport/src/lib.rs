@@ -9,6 +9,7 @@
 
 mod ah;
 mod batch;
+pub mod cm;
 mod control;
 mod cq;
 mod cx;

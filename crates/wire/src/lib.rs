@@ -12,6 +12,7 @@
 
 pub mod aeth;
 pub mod bth;
+pub mod cm;
 pub mod ctl;
 pub mod ext;
 pub mod gid;

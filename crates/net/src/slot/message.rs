@@ -1,7 +1,10 @@
 //! What the owners of slots say to each other, as bytes.
 
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::AsFd;
 
+use crate::named::{self, Delivery};
 use crate::udp::RecvMeta;
 
 /// Bytes before the data of the longest message.
@@ -56,8 +59,15 @@ pub enum SteerMessage<'a> {
 }
 
 impl<'a> Message<'a> {
+    /// Sends the message to the `struct sockaddr_un` that `name` holds.
+    pub(crate) fn send(&self, fd: impl AsFd, name: &[u8]) -> io::Result<Delivery> {
+        let mut header = [0; MAX_HEADER_LEN];
+        let (header, data) = self.encode(&mut header);
+        named::send(fd, name, &[IoSlice::new(header), IoSlice::new(data)])
+    }
+
     /// The header, written to `space`, and the data that follows it.
-    pub(super) fn encode<'h>(&self, space: &'h mut [u8; MAX_HEADER_LEN]) -> (&'h [u8], &'a [u8]) {
+    fn encode<'h>(&self, space: &'h mut [u8; MAX_HEADER_LEN]) -> (&'h [u8], &'a [u8]) {
         let mut writer = Writer { space, len: 0 };
         let data = match *self {
             Message::Relay { meta, data } => {
@@ -89,7 +99,7 @@ impl<'a> Message<'a> {
     }
 
     /// Reads a message; `None` if it is cut short or not understood.
-    pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = Reader { rest: bytes };
         let [kind, VERSION] = reader.take()? else { return None };
         match kind {

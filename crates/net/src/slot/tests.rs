@@ -1,3 +1,4 @@
+use std::io::IoSlice;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit};
@@ -93,12 +94,10 @@ fn strangers_are_refused() {
     let (_, b) = pair();
     let mut raw = [0; NAME_SPACE];
     let to = raw_name(b.number(), &mut raw);
-    let mut header = [0; message::MAX_HEADER_LEN];
-    let understood = Message::User(&[]).encode(&mut header).0;
-    let nameless = socket().unwrap();
-    sys::sendmsg(&nameless, to, &[IoSlice::new(understood)], &[]).unwrap();
+    let nameless = named::socket().unwrap();
+    Message::User(&[]).send(&nameless, to).unwrap();
     let a = Slot::claim(3).unwrap();
-    sys::sendmsg(&a.fd, to, &[IoSlice::new(b"nonsense")], &[]).unwrap();
+    named::send(&a, to, &[IoSlice::new(b"nonsense")]).unwrap();
     a.send(b.number(), &Message::User(b"x")).unwrap();
     let mut buf = [0; MESSAGE_LEN];
     let received = b.recv(&mut buf).unwrap().unwrap();
@@ -110,10 +109,11 @@ fn strangers_do_not_hold_up_a_receiver() {
     let (a, b) = pair();
     let mut raw = [0; NAME_SPACE];
     let to = raw_name(b.number(), &mut raw);
-    let (stranger, mut buf, mut calls) = (socket().unwrap(), vec![0; MESSAGE_LEN], 0);
+    let (stranger, mut buf, mut calls) = (named::socket().unwrap(), vec![0; MESSAGE_LEN], 0);
     for _ in 0..10 {
         // The queue is short: each call takes what is there, and never more than its share.
-        while sys::sendmsg(&stranger, to, &[IoSlice::new(b"nonsense")], &[]).is_ok() {
+        let nonsense = [IoSlice::new(b"nonsense")];
+        while named::send(&stranger, to, &nonsense).unwrap() == Delivery::Sent {
             calls += 1;
         }
         assert_eq!(b.recv(&mut buf).unwrap(), None);

@@ -76,6 +76,8 @@ impl Targets {
                 }
             }
             Effect::Async(kind, source) => self.notify(kind, source),
+            // Nothing listens or connects yet.
+            Effect::Cm(_) => {}
             // The lane joins and leaves groups itself, under its lock.
             Effect::JoinGroup { .. } | Effect::LeaveGroup { .. } => {}
         }

@@ -403,6 +403,9 @@ impl Entrance<'_> {
         {
             Disposition::Done => {}
             Disposition::Foreign(to) => foreign = Some(to),
+            Disposition::Unclaimed(_) => {
+                self.endpoint.handle_unclaimed(self.now, &meta, datagram);
+            }
         };
         match faults {
             None => handle(meta, datagram),
