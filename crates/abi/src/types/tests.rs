@@ -49,12 +49,8 @@ fn layouts_and_values_are_those_of_the_headers() {
     let has = |field: &str| {
         header.contains(&format!("{field})")) || header.contains(&format!("{field};"))
     };
-    let layouts = [
-        device::DEVICE_LAYOUTS,
-        object::OBJECT_LAYOUTS,
-        work::WORK_LAYOUTS,
-        cm::CM_LAYOUTS,
-    ];
+    let layouts =
+        [device::DEVICE_LAYOUTS, object::OBJECT_LAYOUTS, work::WORK_LAYOUTS, cm::CM_LAYOUTS];
     let (mut probe, mut expected) = (String::new(), String::new());
     for layout in layouts.into_iter().flatten() {
         describe(layout, &has, &mut probe, &mut expected);
