@@ -4,8 +4,8 @@
  *
  *   cm_badargs ADDRESS [--null]
  *
- * ADDRESS is of a device on this host. --null also passes null pointers, which rdma-core itself
- * does not survive. Exit status: enum outcome of common.h.
+ * ADDRESS is of a device on this host. --null also does what rdma-core itself does not survive:
+ * passes null pointers, uses identifiers without a device. Exit status: enum outcome of common.h.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -93,27 +93,36 @@ static void identifiers(void)
 	fcntl(channel->fd, F_SETFL, flags);
 }
 
-static void unbound(void)
+/* What rdma-core looks for in the device, without looking whether there is one. */
+static void deviceless(void)
 {
-	struct rdma_cm_id *id = make_id(RDMA_PS_TCP), *other;
+	struct rdma_cm_id *id = make_id(RDMA_PS_TCP);
 	struct rdma_conn_param param = { .retry_count = 7, .qp_num = 5 };
 	struct ibv_qp_init_attr attr = small();
 	struct ibv_srq_init_attr srq = { .attr = { .max_wr = 4, .max_sge = 1 } };
-	struct ibv_qp_attr qp = { .qp_state = IBV_QPS_INIT };
-	int mask;
 
 	CHECK("resolve_route before the address", EINVAL, rdma_resolve_route(id, 1000));
 	CHECK("connect before the route", EINVAL, rdma_connect(id, &param));
 	CHECK("connect without queue pair and parameters", EINVAL, rdma_connect(id, NULL));
 	CHECK("accept by nobody's request", EINVAL, rdma_accept(id, &param));
+	CHECK("create_qp without a device", EINVAL, rdma_create_qp(id, NULL, &attr));
+	CHECK("create_srq without a device", EINVAL, rdma_create_srq(id, NULL, &srq));
+	check(!id->verbs && !id->qp && !id->srq && !id->send_cq && !id->pd, "nothing has come of it");
+	rdma_destroy_id(id);
+}
+
+static void unbound(void)
+{
+	struct rdma_cm_id *id = make_id(RDMA_PS_TCP), *other;
+	struct ibv_qp_attr qp = { .qp_state = IBV_QPS_INIT };
+	int mask;
+
 	CHECK("reject of nobody's request", EINVAL, rdma_reject(id, NULL, 0));
 	CHECK("establish before an answer", EINVAL, rdma_establish(id));
 	CHECK("disconnect without a connection", EINVAL, rdma_disconnect(id));
 	CHECK("notify without a connection", EINVAL, rdma_notify(id, IBV_EVENT_COMM_EST));
 	CHECK("notify of another event", EINVAL, rdma_notify(id, IBV_EVENT_PORT_ERR));
 	CHECK("init_qp_attr without a device", EINVAL, rdma_init_qp_attr(id, &qp, &mask));
-	CHECK("create_qp without a device", EINVAL, rdma_create_qp(id, NULL, &attr));
-	CHECK("create_srq without a device", EINVAL, rdma_create_srq(id, NULL, &srq));
 	CHECK("get_request of an identifier with a channel", EINVAL, rdma_get_request(id, &other));
 	check(!id->verbs && !id->qp && !id->srq && !id->send_cq && !id->pd, "nothing has come of it");
 	check(!rdma_get_src_port(id) && !rdma_get_dst_port(id), "it has no ports");
@@ -382,6 +391,7 @@ static void rejections(void)
 {
 	struct ends e;
 	struct rdma_cm_event *event;
+	struct rdma_conn_param param = { .rnr_retry_count = 7 };
 	uint8_t reason[149] = "because";
 
 	resolved(&e);
@@ -393,7 +403,7 @@ static void rejections(void)
 	      event->param.conn.private_data_len == 148 && !strcmp(event->param.conn.private_data, "because"),
 	      "rejected with status %d and its reason", event->status);
 	rdma_ack_cm_event(event);
-	CHECK("accept of a rejected one", EINVAL, rdma_accept(e.passive, NULL));
+	CHECK("accept of a rejected one", EINVAL, rdma_accept(e.passive, &param));
 	rdma_destroy_id(e.passive);
 	rdma_destroy_id(e.listener);
 	rdma_destroy_qp(e.active);
@@ -456,8 +466,10 @@ int main(int argc, char **argv)
 	channel = rdma_create_event_channel();
 	if (!channel)
 		fail_verb("rdma_create_event_channel");
-	if (argc > 2)
+	if (argc > 2) {
 		null_pointers();
+		deviceless();
+	}
 	identifiers();
 	unbound();
 	options();

@@ -111,7 +111,11 @@ pub fn adopt(handle: irdma::cm::Id, listener: &Object<CmId>) -> Result<Box<Objec
         None => listener.seen().channel,
     };
     let id = finish(handle, seen, own, listener.seen().context);
-    id.show()?;
+    if let Err(errno) = id.show() {
+        // The program never sees it; its end refuses the peer.
+        let _ = Owned::new(id).end();
+        return Err(errno);
+    }
     id.show_path();
     Ok(id)
 }
