@@ -23,6 +23,12 @@ pub enum ErrorKind {
     NoDevice,
     /// EADDRINUSE: another program holds the address.
     AddressInUse,
+    /// EADDRNOTAVAIL: no interface has the address.
+    AddressNotAvailable,
+    /// ENETUNREACH: no route leads to the address.
+    NetworkUnreachable,
+    /// EHOSTUNREACH: the route to the address leads nowhere.
+    HostUnreachable,
     /// EPERM: the system does not permit it.
     NotPermitted,
     /// EINTR: a signal handler ran while the call waited.
@@ -48,6 +54,9 @@ impl ErrorKind {
             ErrorKind::Again => 11,
             ErrorKind::NoDevice => 19,
             ErrorKind::AddressInUse => 98,
+            ErrorKind::AddressNotAvailable => 99,
+            ErrorKind::NetworkUnreachable => 101,
+            ErrorKind::HostUnreachable => 113,
             ErrorKind::NotPermitted => 1,
             ErrorKind::Interrupted => 4,
             ErrorKind::NoData => 61,

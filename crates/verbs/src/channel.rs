@@ -62,15 +62,17 @@ impl<E> EventQueue<E> {
     }
 
     /// Forgets the waiting events of a dying object.
-    pub(crate) fn purge(&self, mut dies: impl FnMut(&E) -> bool) {
+    pub(crate) fn purge(&self, dies: impl FnMut(&E) -> bool) {
+        drop(self.take_all(dies));
+    }
+
+    /// Takes the waiting events that `wanted` names, in order.
+    pub(crate) fn take_all(&self, wanted: impl FnMut(&E) -> bool) -> Vec<E> {
         let mut events = self.lock();
-        events.queue.retain(|event| {
-            let dies = dies(event);
-            if dies {
-                self.uncount();
-            }
-            !dies
-        });
+        let (taken, kept): (VecDeque<E>, _) = events.queue.drain(..).partition(wanted);
+        events.queue = kept;
+        taken.iter().for_each(|_| self.uncount());
+        taken.into()
     }
 
     /// Wakes all who wait, now and later: after the events that wait there is EIO.

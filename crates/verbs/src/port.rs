@@ -214,6 +214,12 @@ impl GidTable {
         Ok(gid)
     }
 
+    /// The index of an address that the interface has now.
+    pub(crate) fn index_of(&self, addr: IpAddr) -> Option<u8> {
+        let found = self.lock().iter().position(|entry| entry.present && entry.gid.to_ip() == addr);
+        found.and_then(|index| u8::try_from(index).ok())
+    }
+
     /// All addresses that the interface has now.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         self.lock().iter().filter(|entry| entry.present).map(|entry| entry.gid.to_ip()).collect()

@@ -4,6 +4,7 @@
 //! held at the fork. The records form a list that only grows, one link a generation.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use irdma_net::clock;
@@ -25,7 +26,7 @@ pub(crate) struct Process {
     pid: u32,
     guard: OnceLock<ForkGuard>,
     config: OnceLock<std::result::Result<Config, ConfigError>>,
-    /// The engine, and how many contexts are open on it.
+    /// The engine, and how many use it.
     engine: Mutex<(Weak<Engine>, usize)>,
     gids: Mutex<Vec<(String, Arc<GidTable>)>>,
     /// Devices that the program took out of the list.
@@ -102,7 +103,8 @@ impl Process {
         Ok(self.guard.get_or_init(|| guard))
     }
 
-    /// Counts a context as open; returns the engine, a new one for the first context.
+    /// Counts a user of the engine, mostly an open context; returns the engine, a new one for the
+    /// first.
     pub(crate) fn open_engine(&'static self) -> Result<Arc<Engine>> {
         let config = self.config()?;
         let guard = self.guard()?;
@@ -127,7 +129,7 @@ impl Process {
         engine.map(|engine| engine.targets.contexts()).unwrap_or_default()
     }
 
-    /// Counts a context as closed; the last one stops the engine.
+    /// Counts a user as gone; the last one stops the engine.
     pub(crate) fn close_engine(&self, closed: &Engine) {
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         engine.1 -= 1;
@@ -135,6 +137,33 @@ impl Process {
             engine.0 = Weak::new();
             drop(engine);
             ib_dealloc_device(closed);
+        }
+    }
+}
+
+/// Keeps the engine running, as an open context does.
+#[derive(Debug)]
+pub(crate) struct EngineUse(Arc<Engine>);
+
+impl EngineUse {
+    pub(crate) fn open() -> Result<Self> {
+        Process::current().open_engine().map(EngineUse)
+    }
+}
+
+impl Deref for EngineUse {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.0
+    }
+}
+
+impl Drop for EngineUse {
+    fn drop(&mut self) {
+        // A child's record has never counted what it inherited.
+        if self.0.check_fork().is_ok() {
+            Process::current().close_engine(&self.0);
         }
     }
 }

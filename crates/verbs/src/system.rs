@@ -26,6 +26,8 @@ fn kind_of(error: &io::Error) -> ErrorKind {
         io::ErrorKind::AddrInUse => ErrorKind::AddressInUse,
         io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
         io::ErrorKind::OutOfMemory => ErrorKind::NoMemory,
+        io::ErrorKind::NetworkUnreachable => ErrorKind::NetworkUnreachable,
+        io::ErrorKind::HostUnreachable => ErrorKind::HostUnreachable,
         io::ErrorKind::AddrNotAvailable | io::ErrorKind::InvalidInput => ErrorKind::Invalid,
         _ => ErrorKind::Io,
     }
@@ -37,7 +39,8 @@ mod tests {
 
     #[test]
     fn an_errno_is_kept_where_verbs_have_it() {
-        // EPERM, EIO, ENOMEM, EACCES, EINVAL, ENFILE, EMFILE, EADDRINUSE, EADDRNOTAVAIL, ENETDOWN.
+        // EPERM, EIO, ENOMEM, EACCES, EINVAL, ENFILE, EMFILE, EADDRINUSE, EADDRNOTAVAIL, ENETDOWN,
+        // ENETUNREACH, EHOSTUNREACH.
         let answers = [
             (1, 1),
             (5, 5),
@@ -49,6 +52,8 @@ mod tests {
             (98, 98),
             (99, 22),
             (100, 5),
+            (101, 101),
+            (113, 113),
         ];
         for (system, verbs) in answers {
             let error = system_error("x", &io::Error::from_raw_os_error(system));

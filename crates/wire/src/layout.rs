@@ -46,6 +46,44 @@ layout! {
         magic: [u8; 4], version: u8, kind: u8, reserved: U16, token: U64,
         receive_window_bytes: U32, src_slot: U16, reserved2: U16,
     }
+    struct RawMad {
+        base_version: u8, class: u8, class_version: u8, method: u8, status: U16,
+        class_specific: U16, transaction_id: U64, attribute_id: U16, reserved: U16,
+        attribute_modifier: U32,
+    }
+    struct RawCmPath {
+        local_lid: U16, remote_lid: U16, local_gid: [u8; 16], remote_gid: [u8; 16],
+        flow_label_rate: U32, traffic_class: u8, hop_limit: u8, sl: u8, ack_timeout: u8,
+    }
+    struct RawReq {
+        local_id: U32, reserved: U32, service: U64, ca_guid: U64, reserved2: U32, qkey: U32,
+        qpn_resources: U32, eecn_depth: U32, remote_eecn_flags: U32, psn_flags: U32, pkey: U16,
+        mtu_rnr: u8, retries_srq: u8, primary: RawCmPath, alternate: RawCmPath,
+        private_data: [u8; 92],
+    }
+    struct RawMra {
+        local_id: U32, remote_id: U32, about: u8, service_timeout: u8, private_data: [u8; 222],
+    }
+    struct RawRej {
+        local_id: U32, remote_id: U32, about: u8, info_len: u8, reason: U16, info: [u8; 72],
+        private_data: [u8; 148],
+    }
+    struct RawRep {
+        local_id: U32, remote_id: U32, qkey: U32, qpn: U32, eecn: U32, psn: U32, resources: u8,
+        depth: u8, delay_flags: u8, rnr_srq: u8, ca_guid: U64, private_data: [u8; 196],
+    }
+    struct RawRtu { local_id: U32, remote_id: U32, private_data: [u8; 224], }
+    struct RawDreq { local_id: U32, remote_id: U32, remote_qpn: U32, private_data: [u8; 220], }
+    struct RawSidrReq {
+        request_id: U32, pkey: U16, reserved: U16, service: U64, private_data: [u8; 216],
+    }
+    struct RawSidrRep {
+        request_id: U32, status: u8, info_len: u8, reserved: U16, qpn: U32, service: U64,
+        qkey: U32, info: [u8; 72], private_data: [u8; 136],
+    }
+    struct RawCmIpHeader {
+        version: u8, ip_version: u8, src_port: U16, src: [u8; 16], dst: [u8; 16],
+    }
 }
 
 /// Takes a header off the front of `bytes`; `None` when there are too few left.

@@ -19,6 +19,7 @@ pub mod gid;
 pub mod grh;
 pub mod icrc;
 pub mod ip;
+pub mod mad;
 pub mod opcode;
 pub mod pcapng;
 pub mod psn;

@@ -6,19 +6,32 @@ use std::time::Duration;
 
 use irdma_transport::Result;
 
-use super::event::Event;
+use super::event::{Event, Pending};
 use crate::channel::EventQueue;
+use crate::log::Logged;
+use crate::process::EngineUse;
 
 /// Where the events of [`Id`](super::Id)s go; clones are the same channel.
+///
+/// The descriptor is readable while an event waits, and works with `poll(2)`, `select(2)` and
+/// `O_NONBLOCK`.
 #[derive(Clone, Debug)]
-pub struct EventChannel(Arc<EventQueue<Event>>);
+pub struct EventChannel {
+    pub(super) queue: Arc<EventQueue<Pending>>,
+    pub(super) engine: Arc<EngineUse>,
+}
 
 impl EventChannel {
     /// Makes a channel (`rdma_create_event_channel(3)`); needs no device.
     ///
     /// EINVAL for a bad `IRDMA_*` variable, EMFILE without a descriptor.
     pub fn create_event_channel() -> Result<Self> {
-        Ok(EventChannel(Arc::new(EventQueue::new()?)))
+        Self::try_create().logged("create_event_channel")
+    }
+
+    fn try_create() -> Result<Self> {
+        let engine = Arc::new(EngineUse::open()?);
+        Ok(EventChannel { queue: Arc::new(EventQueue::new()?), engine })
     }
 
     /// Waits for the next event (`rdma_get_cm_event(3)`).
@@ -34,14 +47,15 @@ impl EventChannel {
     }
 
     /// As [`EventChannel::get_cm_event`]; `None` after `patience`.
-    pub fn get_cm_event_within(&self, _patience: Duration) -> Result<Option<Event>> {
-        Ok(self.0.try_pop(Some))
+    pub fn get_cm_event_within(&self, patience: Duration) -> Result<Option<Event>> {
+        let pending = self.queue.get(&self.engine, patience, |pending| Some(pending.taken()))?;
+        Ok(pending.map(|pending| pending.deliver(self)))
     }
 }
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.queue.as_fd()
     }
 }
 

@@ -1,7 +1,11 @@
 //! What an event channel hands out.
 
-use super::Id;
+use std::sync::Arc;
+
+use super::channel::EventChannel;
+use super::id::Id;
 use super::param::{ConnInfo, UdInfo};
+use super::state::IdInner;
 
 /// What happened, numbered as `enum rdma_cm_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,10 +59,11 @@ pub enum Param {
 pub struct Event {
     kind: EventKind,
     status: i32,
-    id: u64,
+    cookie: u64,
     listener: Option<u64>,
     param: Param,
     new_id: Option<Id>,
+    subject: Arc<IdInner>,
 }
 
 impl Event {
@@ -74,7 +79,7 @@ impl Event {
 
     /// The cookie of the [`Id`] that it happened to; of a [`EventKind::ConnectRequest`] 0.
     pub fn id(&self) -> u64 {
-        self.id
+        self.cookie
     }
 
     /// The cookie of the listener, with [`EventKind::ConnectRequest`].
@@ -98,5 +103,47 @@ impl Event {
     /// The new peer's [`Id`], once; one that is left here is refused with the event's end.
     pub fn take_id(&mut self) -> Option<Id> {
         self.new_id.take()
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // Before the acknowledgement: whoever waits for it may go on to close the device.
+        drop(self.new_id.take());
+        self.subject.unacked.ack(1);
+    }
+}
+
+/// An event that waits in a channel.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    /// Whose acknowledgements count it: the listener of a new peer.
+    pub(super) subject: Arc<IdInner>,
+    pub(super) kind: EventKind,
+    pub(super) status: i32,
+    pub(super) param: Param,
+    pub(super) new: Option<Arc<IdInner>>,
+}
+
+impl Pending {
+    /// Counts it as handed out, before anyone sees it gone from the channel.
+    pub(super) fn taken(self) -> Self {
+        self.subject.unacked.add();
+        self
+    }
+
+    /// Hands it out, with a handle of the new peer's identifier.
+    pub(super) fn deliver(self, channel: &EventChannel) -> Event {
+        let Pending { subject, kind, status, param, new } = self;
+        let cookie = subject.cookie();
+        let mut event =
+            Event { kind, status, cookie, listener: None, param, new_id: None, subject };
+        if let Some(new) = new {
+            event.subject.note_delivery();
+            new.find_device(&event.subject);
+            (event.cookie, event.listener) = (0, Some(cookie));
+            event.new_id = Some(Id::of_peer(new, channel));
+        }
+        event
     }
 }

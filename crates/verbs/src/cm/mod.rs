@@ -9,11 +9,20 @@
 //! The queue pair is the program's own; [`Id::init_qp_attr`] says how to set it up.
 
 mod channel;
+mod connect;
+mod dispatch;
 mod event;
 mod id;
 mod param;
+mod ports;
+mod qp_attr;
+mod resolve;
+mod state;
+mod table;
 
 pub use channel::EventChannel;
 pub use event::{Event, EventKind, Param};
 pub use id::Id;
-pub use param::{ConnInfo, ConnParam, MAX_RESOURCES, Path, PortSpace, UD_QKEY, UdInfo};
+pub use irdma_wire::cm::PortSpace;
+pub use param::{ConnInfo, ConnParam, MAX_RESOURCES, Path, UD_QKEY, UdInfo};
+pub(crate) use table::Table;

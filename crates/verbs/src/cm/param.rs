@@ -7,20 +7,8 @@ use crate::handles::AhAttr;
 /// The Q_Key of datagram queue pairs that `rdma_cm` connects.
 pub const UD_QKEY: u32 = 0x0123_4567;
 
-/// In [`ConnParam`]: as many as the device, or the peer, allows (`RDMA_MAX_RESP_RES`).
+/// In [`ConnParam`]: as many as device and peer allow (`RDMA_MAX_RESP_RES`).
 pub const MAX_RESOURCES: u8 = 0xff;
-
-/// What a port number belongs to, with the values of `enum rdma_port_space`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u16)]
-pub enum PortSpace {
-    /// Connections over reliable (or unreliable) connected queue pairs.
-    Tcp = 0x0106,
-    /// Datagrams.
-    Udp = 0x0111,
-    /// Any service.
-    Ib = 0x013f,
-}
 
 /// What one side brings to a connection (`struct rdma_conn_param`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +16,8 @@ pub struct ConnParam<'a> {
     /// Bytes for the peer's program: up to 56 to connect, 196 to accept; with [`PortSpace::Udp`]
     /// up to 180 and 136.
     pub private: &'a [u8],
-    /// READs and atomics that this side takes at once, or [`MAX_RESOURCES`].
+    /// READs and atomics that this side answers at once; [`MAX_RESOURCES`] for as many as the
+    /// device can and the peer, where it asked first, wants.
     pub responder_resources: u8,
     /// READs and atomics that this side has outstanding at once, or [`MAX_RESOURCES`].
     pub initiator_depth: u8,
@@ -53,7 +42,7 @@ pub struct ConnInfo {
     pub private: Vec<u8>,
     /// READs and atomics that the peer wants to have outstanding here.
     pub responder_resources: u8,
-    /// READs and atomics that the peer takes at once.
+    /// READs and atomics that the peer answers at once.
     pub initiator_depth: u8,
     /// Whether the peer's hardware controls the flow.
     pub flow_control: bool,

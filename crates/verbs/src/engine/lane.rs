@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use irdma_mem::MemTable;
 use irdma_net::clock;
+use irdma_net::port::Port;
 use irdma_net::slot::{self, Message, Slot};
 use irdma_net::wake::{EventFd, Interest, Poll, Ready};
-use irdma_transport::{Effect, Endpoint, Instant, Result};
+use irdma_transport::{Effect, Endpoint, Instant, Result, VerbsError};
 use irdma_wire::{Gid, Qpn};
 
 use super::handoff::{HandOff, Sleeper};
@@ -23,6 +24,8 @@ use super::sockets::{Sockets, Token};
 use super::targets::Targets;
 use super::traffic::{Budget, Traffic};
 use crate::config::Config;
+use crate::device::Device;
+use crate::port::PORT;
 use crate::profile::{Features, Profile};
 use crate::stats::{self, HwStats};
 use crate::system::system_error;
@@ -72,6 +75,7 @@ pub(crate) struct LaneInner {
     effects: Vec<Effect>,
     now: Instant,
     profile: Profile,
+    targets: Arc<Targets>,
 }
 
 impl Lane {
@@ -111,6 +115,7 @@ impl Lane {
             effects: Vec::new(),
             now: Instant::ZERO,
             profile: config.profile,
+            targets: Arc::clone(&targets),
         };
         Ok(Lane {
             inner: Mutex::new(inner),
@@ -183,6 +188,34 @@ impl Lane {
         }
     }
 
+    /// Opens the sockets of a source address, if they are not open.
+    pub(crate) fn open_address(&self, device: &Device, addr: IpAddr) -> Result<()> {
+        if self.lock().has_local(addr) {
+            return Ok(());
+        }
+        let mtu = device.query_port(PORT)?.active_mtu;
+        self.lock().open_local(addr, device.netdev_index(), mtu)?;
+        self.settle();
+        Ok(())
+    }
+
+    /// Opens the sockets of every address that a device has; an error if none can be opened.
+    pub(crate) fn open_device(&self, device: &Device) -> Result<()> {
+        let mut result = Err(VerbsError::invalid(format!(
+            "{} has no address; give {} one",
+            device.name(),
+            device.get_netdev()
+        )));
+        for addr in device.gids().addresses() {
+            let opened = self.open_address(device, addr);
+            if let Err(error) = &opened {
+                tracing::warn!("{}: {error}", device.name());
+            }
+            result = if result.is_ok() { result } else { opened };
+        }
+        result
+    }
+
     /// When the lane has to run next, in nanoseconds of the monotonic clock; 0 for at once.
     pub(crate) fn deadline_ns(&self) -> u64 {
         self.deadline_ns.load(Ordering::SeqCst)
@@ -240,6 +273,7 @@ impl LaneInner {
         for i in 0..count {
             match Token::from_u64(self.ready[(self.turn + i) % count].token) {
                 Token::Slot => self.receive_messages(),
+                Token::Port(index) => self.receive_requests(index),
                 // Fails if another run was faster.
                 Token::Kick => drop(self.kick.read()),
                 // Sending goes on when the lock is given back.
@@ -281,6 +315,24 @@ impl LaneInner {
                 }
             }
         }
+    }
+
+    /// Requests for a port of this process that reached other ones.
+    fn receive_requests(&mut self, index: usize) {
+        let LaneInner { traffic, endpoint, message, now, .. } = self;
+        let Some(port) = traffic.sockets().port(index) else { return };
+        let mut budget = Budget::new();
+        while !budget.is_spent()
+            && let Ok(Some((meta, data))) = port.recv(message)
+        {
+            budget.spend(data.len().div_ceil(meta.stride), data.len());
+            traffic.receive_requests(*now, meta, data, endpoint);
+        }
+    }
+
+    /// Takes requests for a port that reach other processes, as long as the port is held.
+    pub(crate) fn watch_port(&mut self, port: &Arc<Port>) -> io::Result<()> {
+        self.traffic.sockets().watch_port(port)
     }
 
     pub(crate) fn has_local(&self, addr: IpAddr) -> bool {
@@ -329,11 +381,16 @@ impl LaneInner {
         })
     }
 
-    /// Joins and leaves groups as the endpoint asks; other effects wait for the lock's end.
+    /// Joins and leaves groups as the endpoint asks, and keeps the order of what happens to
+    /// connections; other effects wait for the lock's end.
     fn apply_effects(&mut self) -> io::Result<()> {
         let mut result = Ok(());
         while let Some(effect) = self.endpoint.poll_effect() {
             match effect {
+                Effect::Cm(event) => {
+                    let targets = Arc::clone(&self.targets);
+                    targets.cm.handle(self, *event);
+                }
                 Effect::JoinGroup { group, ifindex } => {
                     result = result.and(self.traffic.sockets().join(group, ifindex));
                 }
@@ -348,10 +405,14 @@ impl LaneInner {
 
     /// Sends what there is; returns when the lane has to run next.
     fn finish(&mut self) -> u64 {
-        let more = self.traffic.transmit(self.now, &mut self.endpoint);
-        self.traffic.flush_capture();
+        let mut more = self.traffic.transmit(self.now, &mut self.endpoint);
         // A join is applied where it can be undone; what is left here cannot fail.
         let _ = self.apply_effects();
+        if !more {
+            // A peer may have been refused.
+            more = self.traffic.transmit(self.now, &mut self.endpoint);
+        }
+        self.traffic.flush_capture();
         match self.deadline() {
             _ if more => 0,
             Some(deadline) => deadline.as_nanos(),

@@ -35,7 +35,7 @@ use irdma_net::wake;
 use irdma_transport::{ErrorKind, PdTable, Result, Rng, VerbsError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-pub(crate) use lane::{Lane, LaneGuard};
+pub(crate) use lane::{Lane, LaneGuard, LaneInner};
 pub(crate) use traffic::Counters;
 
 use crate::config::Config;
@@ -43,7 +43,6 @@ use crate::device::Device;
 use crate::handles::AhTable;
 use crate::limits::Quota;
 use crate::pages::{persist, populate};
-use crate::port::PORT;
 use crate::stats::HwStats;
 use crate::system::system_error;
 use handoff::HandOff;
@@ -132,6 +131,11 @@ impl Engine {
         Ok(Arc::clone(self.lane.get_or_init(|| Arc::new(lane))))
     }
 
+    /// The lane, if it was opened.
+    pub(crate) fn lane_if_open(&self) -> Option<&Lane> {
+        self.lane.get().map(|lane| &**lane)
+    }
+
     /// Starts the background thread if it does not run. Without it the program's own calls still
     /// run the protocol, so a failure is logged and no more.
     pub(crate) fn start_background(&self) {
@@ -169,27 +173,14 @@ impl Engine {
             return Ok(());
         }
         self.start_background();
-        let mtu = device.query_port(PORT)?.active_mtu;
-        lane.lock().open_local(addr, device.netdev_index(), mtu)?;
-        lane.settle();
-        Ok(())
+        lane.open_address(device, addr)
     }
 
     /// Opens the sockets of every address that a device has; an error if none can be opened.
     pub(crate) fn open_device(&self, device: &Device) -> Result<()> {
-        let mut result = Err(VerbsError::invalid(format!(
-            "{} has no address; give {} one",
-            device.name(),
-            device.get_netdev()
-        )));
-        for addr in device.gids().addresses() {
-            let opened = self.open_address(device, addr);
-            if let Err(error) = &opened {
-                tracing::warn!("{}: {error}", device.name());
-            }
-            result = if result.is_ok() { result } else { opened };
-        }
-        result
+        let lane = self.lane()?;
+        self.start_background();
+        lane.open_device(device)
     }
 
     /// A poll came back empty: gives the lane a turn.

@@ -15,6 +15,7 @@ use irdma_transport::{EventKind, EventSource};
 use super::handoff::{HandOff, Memory, Turn};
 use super::lane::{Lane, NEVER};
 use super::targets::Targets;
+use crate::device::Device;
 use crate::port::PortAttr;
 
 /// The running thread.
@@ -48,6 +49,7 @@ impl Progress {
             }
         }
         all.add(lane.poll(), LANE, Interest::Read)?;
+        let interfaces = Interfaces { watch, targets, lane: Arc::clone(&lane) };
         let worker = Worker {
             stop: Arc::clone(&stop),
             lane: Arc::clone(&lane),
@@ -58,7 +60,7 @@ impl Progress {
             ready: Vec::new(),
             called: false,
             grace_ns,
-            interfaces: Interfaces { watch, targets },
+            interfaces,
         };
         let thread = thread::Builder::new().name("irdma".into()).spawn(move || run(worker))?;
         Ok(Progress { stop, lane, thread: Some(thread) })
@@ -176,6 +178,7 @@ impl Worker {
 struct Interfaces {
     watch: Option<Watch>,
     targets: Arc<Targets>,
+    lane: Arc<Lane>,
 }
 
 impl Interfaces {
@@ -195,6 +198,17 @@ impl Interfaces {
                 Some(attr) => context.follow(attr.state),
                 None => context.device_removed(),
             }
+        }
+        if self.targets.cm.listens_everywhere() {
+            self.open_all();
+        }
+    }
+
+    /// Listens on all addresses that there are now. What cannot be opened is logged, and costs
+    /// only its own traffic.
+    fn open_all(&self) {
+        for device in Device::list().unwrap_or_default() {
+            let _ = self.lane.open_device(&device);
         }
     }
 }

@@ -6,9 +6,10 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use irdma_net::mcast::Membership;
+use irdma_net::port::Port;
 use irdma_net::slot::{Slot, SteerMessage};
 use irdma_net::steer::{self, Steering};
 use irdma_net::udp::{ROCE_PORT, RecvMeta, RecvSocket, Reuse, SendSocket};
@@ -33,6 +34,8 @@ pub(crate) enum Token {
     Group(usize),
     /// A sender that was full has room, by address index.
     Room(usize),
+    /// A port of the connection manager, by index.
+    Port(usize),
 }
 
 const KINDS_SHIFT: u32 = 32;
@@ -45,6 +48,7 @@ impl Token {
             Token::Local(index) => (2, index),
             Token::Group(index) => (3, index),
             Token::Room(index) => (4, index),
+            Token::Port(index) => (5, index),
         };
         kind << KINDS_SHIFT | index as u64
     }
@@ -56,7 +60,8 @@ impl Token {
             1 => Token::Slot,
             2 => Token::Local(index),
             3 => Token::Group(index),
-            _ => Token::Room(index),
+            4 => Token::Room(index),
+            _ => Token::Port(index),
         }
     }
 }
@@ -113,13 +118,15 @@ pub(crate) struct Sockets {
     poll: Arc<Poll>,
     locals: Vec<Option<Local>>,
     groups: Vec<Option<Group>>,
+    /// Closed when whoever holds them lets go.
+    ports: Vec<Option<Weak<Port>>>,
     /// Datagrams that receive buffers had no room for.
     pub(crate) overflows: u64,
 }
 
 impl Sockets {
     pub(crate) fn new(poll: Arc<Poll>) -> Self {
-        Sockets { poll, locals: Vec::new(), groups: Vec::new(), overflows: 0 }
+        Sockets { poll, locals: Vec::new(), groups: Vec::new(), ports: Vec::new(), overflows: 0 }
     }
 
     pub(crate) fn locals(&self) -> impl Iterator<Item = &Local> {
@@ -148,6 +155,7 @@ impl Sockets {
     /// Closes everything; the processes that share the addresses are told.
     pub(crate) fn close_all(&mut self, slot: &Slot) {
         self.groups.clear();
+        self.ports.clear();
         self.locals.drain(..).flatten().for_each(|local| local.leave(slot));
     }
 
@@ -209,6 +217,25 @@ impl Sockets {
         self.locals().filter_map(|local| local.steering.next_deadline()).min()
     }
 
+    /// Watches a port until it is closed. One that is watched already stays so.
+    pub(crate) fn watch_port(&mut self, port: &Arc<Port>) -> io::Result<()> {
+        self.ports.iter_mut().for_each(|place| {
+            place.take_if(|port| port.strong_count() == 0);
+        });
+        if self.ports.iter().flatten().any(|known| known.as_ptr() == Arc::as_ptr(port)) {
+            return Ok(());
+        }
+        let index = place_for(&mut self.ports);
+        self.poll.add(&**port, Token::Port(index).to_u64(), Interest::Read)?;
+        self.ports[index] = Some(Arc::downgrade(port));
+        Ok(())
+    }
+
+    /// A port that is watched; `None` if it was closed since.
+    pub(crate) fn port(&self, index: usize) -> Option<Arc<Port>> {
+        self.ports.get(index)?.as_ref()?.upgrade()
+    }
+
     pub(crate) fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         let membership = Membership::join(group, ifindex)?;
         let index = place_for(&mut self.groups);
@@ -240,7 +267,7 @@ impl Sockets {
                 let group = self.groups.get(index)?.as_ref()?;
                 group.membership.recv(buf).map(|meta| meta.map(|meta| (meta, group.ifindex)))
             }
-            Token::Kick | Token::Slot | Token::Room(_) => return None,
+            Token::Kick | Token::Slot | Token::Room(_) | Token::Port(_) => return None,
         };
         // An error of the socket is one of an earlier datagram (ICMP), which the protocol repeats.
         received.unwrap_or_default()
@@ -334,7 +361,7 @@ mod tests {
     fn a_token_survives_its_number() {
         let tokens =
             [Token::Kick, Token::Slot, Token::Local(0), Token::Group(7), Token::Room(70_000)];
-        for token in tokens {
+        for token in tokens.into_iter().chain([Token::Port(3)]) {
             assert_eq!(Token::from_u64(token.to_u64()), token);
         }
     }

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use irdma_transport::{Effect, EventKind, EventSource};
+use irdma_transport::{Effect, EventKind, EventSource, Rng};
 use irdma_wire::Qpn;
 
 use crate::channel::Target;
+use crate::cm;
 use crate::context::ContextInner;
 use crate::handles::{CqInner, QpInner, SrqInner};
 use crate::page::Page;
@@ -15,6 +16,7 @@ use crate::page::Page;
 #[derive(Debug)]
 pub(crate) struct Targets {
     tables: Mutex<Tables>,
+    pub(crate) cm: cm::Table,
     /// What the program watches without a call.
     pub(crate) page: Arc<Page>,
 }
@@ -29,7 +31,12 @@ struct Tables {
 
 impl Targets {
     pub(crate) fn new(random: u64) -> Self {
-        Targets { tables: Mutex::default(), page: Arc::new(Page::new(random)) }
+        let mut rng = Rng::new(random);
+        Targets {
+            tables: Mutex::default(),
+            cm: cm::Table::new(rng.next_u64()),
+            page: Arc::new(Page::new(rng.next_u64())),
+        }
     }
 
     pub(crate) fn add_context(&self, context: &Arc<ContextInner>) {
@@ -76,10 +83,8 @@ impl Targets {
                 }
             }
             Effect::Async(kind, source) => self.notify(kind, source),
-            // Nothing listens or connects yet.
-            Effect::Cm(_) => {}
-            // The lane joins and leaves groups itself, under its lock.
-            Effect::JoinGroup { .. } | Effect::LeaveGroup { .. } => {}
+            // The lane handles these itself, under its lock.
+            Effect::Cm(_) | Effect::JoinGroup { .. } | Effect::LeaveGroup { .. } => {}
         }
     }
 

@@ -2,11 +2,13 @@
 //! the fault injector do on the way.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use irdma_net::port::PortName;
 use irdma_net::slot::{Delivery, Message, Slot};
 use irdma_net::udp::{BATCH_LEN, RecvMeta};
 use irdma_transport::{Disposition, Endpoint, Instant, Meta, Transmit};
+use irdma_wire::cm::{PortSpace, ServiceId};
 use irdma_wire::pcapng::Direction;
 use irdma_wire::{FlowKey, icrc};
 
@@ -231,6 +233,22 @@ impl Traffic {
         }
     }
 
+    /// Takes in requests that another process had no use for: nobody but this process can answer.
+    pub(crate) fn receive_requests(
+        &mut self,
+        now: Instant,
+        meta: RecvMeta,
+        data: &[u8],
+        endpoint: &mut Endpoint,
+    ) {
+        self.exit.counters.relayed_in += 1;
+        for (index, datagram) in data.chunks(meta.stride).enumerate() {
+            let meta = datagram_meta(&meta, index, 0);
+            self.exit.tap(Direction::Inbound, &meta, datagram);
+            endpoint.handle_unclaimed(now, &meta, datagram);
+        }
+    }
+
     /// Lets go what the fault injectors held back long enough, and goes on with steering and
     /// relaying.
     pub(crate) fn handle_timeout(&mut self, now: Instant, endpoint: &mut Endpoint, slot: &Slot) {
@@ -243,7 +261,10 @@ impl Traffic {
         }
         if let Some(faults) = &mut self.recv_faults {
             faults.release_due(now, &mut |meta, datagram| {
-                endpoint.handle_datagram(now, &meta, datagram);
+                let disposition = endpoint.handle_datagram(now, &meta, datagram);
+                if let Disposition::Unclaimed(service) = disposition {
+                    self.exit.pass_on(now, endpoint, &meta, datagram, service);
+                }
             });
         }
     }
@@ -341,11 +362,46 @@ impl Exit {
         delivery != Delivery::Gone
     }
 
+    /// Hands a request to the process that listens for it, or has it refused.
+    fn pass_on(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        meta: &Meta,
+        datagram: &[u8],
+        service: ServiceId,
+    ) {
+        match service.to_rdma_ip().map(|(space, port)| relay_request(meta, datagram, space, port)) {
+            Some(Delivery::Sent) => self.counters.relayed_out += 1,
+            // The peer asks again.
+            Some(Delivery::Full) => self.counters.relay_drops += 1,
+            Some(Delivery::Gone) | None => {
+                endpoint.handle_unclaimed(now, meta, datagram);
+            }
+        }
+    }
+
     fn retry_relays(&mut self, now: Instant, slot: &Slot) {
         let (sent, lost) = self.backlog.retry(now, |to, meta, data| deliver(slot, to, meta, data));
         self.counters.relayed_out += sent;
         self.counters.relay_drops += lost;
     }
+}
+
+/// Whoever has the port may be this process, too: a port that it is bound to without listening.
+fn relay_request(meta: &Meta, datagram: &[u8], space: PortSpace, port: u16) -> Delivery {
+    let &Meta { src, src_port, dst, tos, ttl, .. } = meta;
+    let len = datagram.len();
+    let src = SocketAddr::new(src, src_port);
+    let meta = RecvMeta { len, stride: len, src, dst, tos, ttl, drops: 0 };
+    for name in PortName::towards(space as u16, port, dst) {
+        match name.relay(meta, datagram) {
+            Ok(Delivery::Gone) => {}
+            // An error is one of this process, as a full queue is one of the other.
+            delivery => return delivery.unwrap_or(Delivery::Full),
+        }
+    }
+    Delivery::Gone
 }
 
 fn deliver(slot: &Slot, to: u16, meta: RecvMeta, data: &[u8]) -> Delivery {
@@ -403,8 +459,8 @@ impl Entrance<'_> {
         {
             Disposition::Done => {}
             Disposition::Foreign(to) => foreign = Some(to),
-            Disposition::Unclaimed(_) => {
-                self.endpoint.handle_unclaimed(self.now, &meta, datagram);
+            Disposition::Unclaimed(service) => {
+                exit.pass_on(self.now, self.endpoint, &meta, datagram, service);
             }
         };
         match faults {

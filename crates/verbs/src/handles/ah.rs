@@ -179,7 +179,7 @@ impl ContextInner {
     }
 }
 
-fn is_link_scoped(dst: IpAddr) -> bool {
+pub(crate) fn is_link_scoped(dst: IpAddr) -> bool {
     match dst {
         IpAddr::V4(_) => false,
         IpAddr::V6(ip) => {

@@ -18,8 +18,8 @@ mod srq;
 mod td;
 mod xrc;
 
-pub(crate) use ah::AhTable;
 pub use ah::{Ah, AhAttr};
+pub(crate) use ah::{AhTable, is_link_scoped};
 pub(crate) use cq::CqInner;
 pub use cq::{Cq, CqInitAttr};
 pub use dm::{Dm, DmAttr};

@@ -11,10 +11,10 @@ use crate::samples::{flow4, flow6, opcodes, packet};
 use crate::skip;
 
 /// What each frame of the capture holds.
-struct Sent {
-    flow: FlowKey,
-    opcode: Opcode,
-    packet: Vec<u8>,
+pub struct Sent {
+    pub flow: FlowKey,
+    pub opcode: Opcode,
+    pub packet: Vec<u8>,
 }
 
 impl Sent {
@@ -47,7 +47,7 @@ fn timestamp_ns(index: usize) -> u64 {
     1_700_000_000_123_456_789 + index as u64
 }
 
-fn write(sent: &[Sent]) -> Vec<u8> {
+pub fn write(sent: &[Sent]) -> Vec<u8> {
     let mut file = Vec::new();
     pcapng::section_header(&mut file, "ein Kommentar");
     pcapng::interface(&mut file, "roce_lo");
@@ -74,7 +74,7 @@ fn what_is_written_is_read() {
 }
 
 /// The fields of each frame as tshark sees them.
-fn dissect(file: &[u8], fields: &[&str]) -> Option<Vec<Vec<String>>> {
+pub fn dissect(file: &[u8], fields: &[&str]) -> Option<Vec<Vec<String>>> {
     let path = tempfile::Builder::new().suffix(".pcapng").tempfile().unwrap();
     std::fs::write(&path, file).unwrap();
     let mut tshark = Command::new("tshark");

@@ -15,7 +15,7 @@ use crate::skip;
 const PACKETS: usize = 1398;
 
 /// The folder; `None`, with a notice, when it is absent outside CI.
-fn folder() -> Option<PathBuf> {
+pub fn folder() -> Option<PathBuf> {
     let shared = std::env::var_os("IRDMA_SHARED").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
         PathBuf::from,

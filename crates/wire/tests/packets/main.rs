@@ -3,6 +3,7 @@
 use std::io::Write;
 
 mod capture;
+mod cm;
 mod golden;
 mod hostile;
 mod icrc;
