@@ -50,6 +50,10 @@ pub fn digest(mut event: irdma::cm::Event) -> Option<Box<Object<Event>>> {
         c.id = Object::hand_out(new);
         return Some(Object::new(c, Event { _inner: event }));
     }
+    if event.id() == 0 {
+        // Another thread is about to show the program the new peer, who is gone by now.
+        return None;
+    }
     // SAFETY: an identifier's destruction waits until its events are acknowledged.
     let id = unsafe { Kept::<CmId>::from_cookie(event.id()) };
     let (kind, status) = react(&id, event.kind(), event.status())?;

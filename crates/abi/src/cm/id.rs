@@ -2,11 +2,12 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
+use std::net::SocketAddr;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use irdma::QpType;
 use irdma::cm::PortSpace;
+use irdma::{Gid, QpType};
 
 use crate::boundary::{End, Ends, Errno, FromC, Object, Out, Owned, Shape, arg, refuse, set_field};
 use crate::cm::address::store;
@@ -210,20 +211,18 @@ impl Object<CmId> {
         let device = self.handle.device().map(|device| devices::shared(&device)).transpose()?;
         if let Some(addr) = self.handle.local_addr() {
             set_field!(self, route.addr.src_storage, store(addr).0);
+            set_field!(self, route.addr.addr.sgid, gid_of(addr));
         }
         if let Some(addr) = self.handle.peer_addr() {
             set_field!(self, route.addr.dst_storage, store(addr).0);
+            set_field!(self, route.addr.addr.dgid, gid_of(addr));
         }
         let Some(device) = device else { return Ok(()) };
+        set_field!(self, route.addr.addr.pkey, irdma::DEFAULT_PKEY.to_be());
         set_field!(self, verbs, device.context.as_seen());
         set_field!(self, port_num, self.handle.port());
         if self.seen().pd.is_null() {
             set_field!(self, pd, device.pd.as_seen());
-        }
-        if let Some(path) = self.handle.path() {
-            set_field!(self, route.addr.addr.sgid, ibv_gid { raw: path.sgid.0 });
-            set_field!(self, route.addr.addr.dgid, ibv_gid { raw: path.dgid.0 });
-            set_field!(self, route.addr.addr.pkey, irdma::DEFAULT_PKEY.to_be());
         }
         Ok(())
     }
@@ -262,6 +261,11 @@ impl Object<CmId> {
             drop(event.take());
         }
     }
+}
+
+fn gid_of(addr: SocketAddr) -> ibv_gid {
+    let Gid(raw) = addr.ip().into();
+    ibv_gid { raw }
 }
 
 /// `rdma_get_src_port(3)`, in network order.

@@ -20,7 +20,10 @@ pub fn set(
     len: usize,
 ) -> Result<(), Errno> {
     match (level, name) {
-        (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => Ok(id.handle.set_tos(byte(value, len)?)?),
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => {
+            id.handle.set_tos(byte(value, len)?);
+            Ok(())
+        }
         (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
             Ok(id.handle.set_reuseaddr(number(value, len)? != 0)?)
         }
