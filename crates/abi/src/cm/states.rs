@@ -4,6 +4,7 @@ use irdma::cm::MAX_RESOURCES;
 use irdma::{AttrMask, QpAttr, QpState};
 
 use crate::boundary::{Errno, Object};
+use crate::cm::devices;
 use crate::cm::id::CmId;
 use crate::qp::Qp;
 
@@ -32,21 +33,25 @@ pub fn connected(id: &Object<CmId>) -> Result<(), Errno> {
     done
 }
 
-/// Takes the queue pair to RTS, with what both sides agreed on, or these resources of this side.
+/// Takes the queue pair to RTS, with these resources, or as many of what the peer asks for as the
+/// device has.
 pub fn ready(id: &Object<CmId>, responder_resources: u8, initiator_depth: u8) -> Result<(), Errno> {
     const CALL: &str = "rdma_accept";
     let Some(qp) = id.qp(CALL)? else { return Ok(()) };
+    let Some(device) = id.handle.device() else { return Err(Errno(libc::EINVAL)) };
+    let limits = devices::shared(&device)?.context.handle.query_device().limits;
+    let of = |wanted, agreed: u8, most| match wanted {
+        MAX_RESOURCES => agreed.min(most),
+        wanted => wanted,
+    };
     // Access rights follow from the resources, which nobody knew at creation.
     take_to(id, qp, QpState::Init)?;
     let (mut attr, mask) = id.handle.init_qp_attr(QpState::Rtr)?;
-    if responder_resources != MAX_RESOURCES {
-        attr.max_dest_rd_atomic = responder_resources;
-    }
+    let agreed = attr.max_dest_rd_atomic;
+    attr.max_dest_rd_atomic = of(responder_resources, agreed, limits.max_qp_rd_atom);
     qp.take_to(&attr, mask)?;
     let (mut attr, mask) = id.handle.init_qp_attr(QpState::Rts)?;
-    if initiator_depth != MAX_RESOURCES {
-        attr.max_rd_atomic = initiator_depth;
-    }
+    attr.max_rd_atomic = of(initiator_depth, attr.max_rd_atomic, limits.max_qp_init_rd_atom);
     qp.take_to(&attr, mask)
 }
 
