@@ -5,6 +5,7 @@
 //! the same completions, which [`World::fingerprint`] proves.
 #![forbid(unsafe_code)]
 
+pub mod cm_script;
 pub mod fuzz;
 mod link;
 mod node;

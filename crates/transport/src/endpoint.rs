@@ -10,6 +10,7 @@ use irdma_wire::icrc::{Verdict, verify};
 use irdma_wire::{FlowKey, Gid, Packet, Qpn, Service, parse};
 
 use crate::batch::Batch;
+use crate::cm::{self, Cm};
 use crate::control::{self, Control};
 use crate::cx::Cx;
 use crate::effects::{Effect, EventKind};
@@ -136,7 +137,8 @@ pub struct Transmit {
 /// (`poll_*`) and getters. After any verb or input, drain `poll_transmit` until `None`, then
 /// `poll_effect` until `None`, then sleep no longer than `poll_timeout`.
 pub struct Endpoint {
-    cx: Cx,
+    pub(crate) cx: Cx,
+    pub(crate) cm: Cm,
     pub(crate) qps: QpTable,
     mcast: McastTable,
     controls: VecDeque<Control>,
@@ -150,6 +152,7 @@ impl Endpoint {
         let mut rng = Rng::new(config.seed);
         Endpoint {
             qps: QpTable::new(config.slot, config.max_qp, rng.next_u64()),
+            cm: Cm::new(config.slot, &mut rng),
             mcast: McastTable::new(config.max_mcast_grp),
             controls: VecDeque::new(),
             control_sent: false,
@@ -302,6 +305,23 @@ impl Endpoint {
 
     /// Takes in one UDP payload that arrived on port 4791.
     pub fn handle_datagram(&mut self, now: Instant, meta: &Meta, bytes: &[u8]) -> Disposition {
+        self.take_in(now, meta, bytes, false)
+    }
+
+    /// Takes in a datagram that nobody else will: one that was relayed, or one that no other
+    /// process takes. Connection managers that ask for a service that nobody here offers, or
+    /// about a connection that nobody here knows, are told so.
+    pub fn handle_unclaimed(&mut self, now: Instant, meta: &Meta, bytes: &[u8]) -> Disposition {
+        self.take_in(now, meta, bytes, true)
+    }
+
+    fn take_in(
+        &mut self,
+        now: Instant,
+        meta: &Meta,
+        bytes: &[u8],
+        is_unclaimed: bool,
+    ) -> Disposition {
         self.cx.now = now;
         let packet = match parse(bytes) {
             Ok(packet) => packet,
@@ -310,6 +330,13 @@ impl Endpoint {
         let dest = packet.headers.bth.dest_qpn;
         if self.is_foreign(dest) && !meta.dst.is_multicast() {
             return Disposition::Foreign(dest.slot());
+        }
+        if dest == Qpn::GSI
+            && !is_unclaimed
+            && !meta.dst.is_multicast()
+            && let Some(elsewhere) = self.cm.steer(meta, &packet)
+        {
+            return elsewhere;
         }
         self.cx.stats.count_in(meta.dst, bytes.len());
         let flow = FlowKey { src: meta.src, dst: meta.dst, src_port: meta.src_port };
@@ -337,6 +364,9 @@ impl Endpoint {
             (false, false) => {}
             // A group's datagrams carry the group's number, and only they do (IBTA 10.5.2).
             _ => return self.cx.drop_packet(DropReason::UnknownQp),
+        }
+        if dest == Qpn::GSI {
+            return self.cm.receive(&mut self.cx, meta, packet);
         }
         if dest.index() == 0 && dest.slot() != 0 {
             return self.handle_control(meta, packet);
@@ -392,6 +422,7 @@ impl Endpoint {
                         qp.handle_timeout(&mut self.cx);
                     }
                 }
+                TimerKey::Cm(id) => self.cm.handle_timeout(&mut self.cx, id),
                 TimerKey::Peer(key) => {
                     let Cx { peers, timers, ready, .. } = &mut self.cx;
                     peers.handle_timeout(key, now, timers, ready);
@@ -427,6 +458,7 @@ impl Endpoint {
         while let Some(index) = self.next_ready() {
             let before = batch.count();
             let fill = match self.qps.at_mut(index) {
+                _ if index == cm::INDEX => self.cm.fill(&mut self.cx, batch),
                 Some(qp) => fill(qp, &mut self.cx, batch),
                 None => Fill::Idle,
             };
@@ -509,6 +541,12 @@ impl Endpoint {
             request_bytes: self.cx.peers.in_flight(),
             read_bytes: self.cx.reads_in_flight.into(),
         }
+    }
+
+    /// Connections and attempts at one that exist, those that only wait for their packets to be
+    /// gone included.
+    pub fn cm_count(&self) -> usize {
+        self.cm.count()
     }
 
     /// Queue pairs that exist.

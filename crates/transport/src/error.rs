@@ -150,11 +150,13 @@ pub enum DropReason {
     Access,
     /// A datagram that the creation flags told the queue pair not to hear.
     SelfLoopback,
+    /// A request for a connection, or a question about one, while too many others wait.
+    Backlog,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 16;
+    pub const COUNT: usize = 17;
 
     /// All reasons with the names that tools print.
     pub const NAMES: [&'static str; Self::COUNT] = [
@@ -174,6 +176,7 @@ impl DropReason {
         "duplicate",
         "access",
         "self_loopback",
+        "backlog",
     ];
 
     /// The name that tools print.

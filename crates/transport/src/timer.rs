@@ -1,4 +1,4 @@
-//! Deadlines of queue pairs and peers in one lazy heap.
+//! Deadlines of queue pairs, peers and connections in one lazy heap.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -10,6 +10,7 @@ use crate::time::Instant;
 pub(crate) enum TimerKey {
     Qp(u16),
     Peer(u32),
+    Cm(u32),
 }
 
 /// Wakes each key no later than asked. A later deadline replaces an earlier one lazily: the key is

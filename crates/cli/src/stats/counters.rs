@@ -108,6 +108,7 @@ fn meaning(name: &str) -> &'static str {
         "drop_duplicate" => "a repeated request whose answer is gone",
         "drop_access" => "the memory key or range does not permit it",
         "drop_self_loopback" => "own multicast, which was not wanted",
+        "drop_backlog" => "connection requests while too many others waited",
         "out_errors" => "the kernel refused to send",
         "relayed_out" => "batches for another process of this address, handed on",
         "relayed_in" => "batches that another process handed on",

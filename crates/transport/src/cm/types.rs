@@ -1,5 +1,7 @@
 //! What programs ask of the connection manager, and what it tells them.
 
+use std::fmt;
+
 use irdma_wire::cm::ServiceId;
 use irdma_wire::{Psn, Qpn};
 
@@ -14,6 +16,12 @@ impl CommId {
     /// The number on the wire.
     pub const fn get(self) -> u32 {
         self.0
+    }
+}
+
+impl fmt::Display for CommId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#010x}", self.0)
     }
 }
 

@@ -38,7 +38,25 @@ impl Peer {
         Peer::start_with(command, role)
     }
 
-    fn start_with(mut command: Command, role: &str) -> Peer {
+    fn start_with(command: Command, role: &str) -> Peer {
+        let mut peer = Peer::spawn(command, role);
+        peer.ends = parse(&line_after(&mut peer.stdout, "ends "));
+        peer
+    }
+
+    /// A process that has nothing to tell yet.
+    pub fn start_silent(role: &str) -> Peer {
+        Peer::spawn(Command::new(std::env::current_exe().unwrap()), role)
+    }
+
+    /// The same, with more environment variables.
+    pub fn start_silent_env(role: &str, variables: &[(&str, &str)]) -> Peer {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.envs(variables.iter().copied());
+        Peer::spawn(command, role)
+    }
+
+    fn spawn(mut command: Command, role: &str) -> Peer {
         let mut child = command
             .args(["--exact", "another_process", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
@@ -47,8 +65,8 @@ impl Peer {
             .spawn()
             .unwrap();
         let stdin = child.stdin.take().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let ends = parse(&line_after(&mut stdout, "ends "));
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let ends = Ends { qpn: Qpn::default(), gid: Gid::default(), addr: 0, rkey: 0 };
         Peer { child, stdin, stdout, ends }
     }
 

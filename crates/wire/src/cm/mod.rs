@@ -6,6 +6,7 @@
 mod connect;
 mod ip_header;
 mod notice;
+pub mod reason;
 mod service;
 mod sidr;
 

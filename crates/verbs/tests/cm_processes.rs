@@ -1,0 +1,214 @@
+//! Connecting by IP address between processes that share it.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::cm::{End, HERE, LEN, Listener, accept, channel, expect, listen, param, resolved};
+use common::cm::{node, set_up};
+use common::process::{Peer, ROLE, line_after, read_line};
+use irdma::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
+use irdma::{ErrorKind, QpType, SendOp};
+
+/// Does nothing as a test; is the main function of the other processes.
+#[test]
+fn another_process() {
+    match std::env::var(ROLE).as_deref() {
+        Ok("echo") => echo(),
+        Ok("holder") => holder(),
+        Ok("nothing") => nothing(),
+        Ok("forker") => forker(),
+        _ => {}
+    }
+}
+
+fn show_port(listener: &Listener) {
+    println!("@port {}", listener.addr.port());
+}
+
+fn port_of(peer: &mut Peer) -> SocketAddr {
+    let port = line_after(&mut peer.stdout, "port ").parse().unwrap();
+    SocketAddr::new(HERE, port)
+}
+
+/// Accepts one peer and sends back what it says.
+fn echo() {
+    let listener = listen(QpType::Rc, [0, 0, 0, 0].into());
+    show_port(&listener);
+    let end = accept(&listener, QpType::Rc, b"");
+    end.node.post_recv(1, 0, LEN);
+    expect(&listener.channel, EventKind::Established);
+    end.node.complete();
+    end.node.post(2, SendOp::Send { imm: None }, 0, LEN);
+    end.node.complete();
+    expect(&listener.channel, EventKind::Disconnected);
+    end.id.disconnect().unwrap();
+    read_line();
+}
+
+fn connected(addr: SocketAddr) -> End {
+    let (channel, id) = resolved(QpType::Rc, addr);
+    let node = node(QpType::Rc);
+    id.connect(&param(&node, b"")).unwrap();
+    expect(&channel, EventKind::ConnectResponse);
+    set_up(&id, &node);
+    id.establish().unwrap();
+    End { channel, id, node }
+}
+
+#[test]
+fn processes_on_one_address_connect_to_each_other() {
+    let mut peers: Vec<Peer> = (0..3).map(|_| Peer::start_silent("echo")).collect();
+    for peer in &mut peers {
+        let end = connected(port_of(peer));
+        end.node.post_recv(1, LEN, LEN);
+        end.node.fill(0, LEN, 9);
+        end.node.post(2, SendOp::Send { imm: None }, 0, LEN);
+        end.node.complete();
+        end.node.complete();
+        end.node.expect_bytes(LEN, LEN, 9);
+        end.id.disconnect().unwrap();
+        expect(&end.channel, EventKind::Disconnected);
+    }
+    peers.into_iter().for_each(Peer::finish);
+}
+
+#[test]
+fn a_port_of_another_process_is_taken_until_it_ends() {
+    let mut peer = Peer::start_silent("echo");
+    let addr = port_of(&mut peer);
+    for ip in [HERE, [0, 0, 0, 0].into()] {
+        let id = Id::create(None, PortSpace::Tcp).unwrap();
+        let refused = id.bind_addr((ip, addr.port()).into()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AddressInUse, "{ip}");
+    }
+    peer.child.kill().unwrap();
+    peer.child.wait().unwrap();
+    Id::create(None, PortSpace::Tcp).unwrap().bind_addr(addr).unwrap();
+}
+
+/// Closes its listener before the peer it accepts is there.
+fn holder() {
+    let listener = listen(QpType::Rc, [0, 0, 0, 0].into());
+    show_port(&listener);
+    let mut event = expect(&listener.channel, EventKind::ConnectRequest);
+    let id = event.take_id().unwrap();
+    drop(event);
+    listener.id.destroy();
+    println!("@deaf");
+    read_line();
+    let node = node(QpType::Rc);
+    set_up(&id, &node);
+    id.accept(&param(&node, b"")).unwrap();
+    expect(&listener.channel, EventKind::Established);
+    println!("@established");
+    read_line();
+}
+
+#[test]
+fn a_port_is_held_until_the_last_new_connection_is_made() {
+    let mut peer = Peer::start_silent("holder");
+    let addr = port_of(&mut peer);
+    let (channel, id) = resolved(QpType::Rc, addr);
+    let a = node(QpType::Rc);
+    id.connect(&param(&a, b"")).unwrap();
+    line_after(&mut peer.stdout, "deaf");
+    let bind = || Id::create(None, PortSpace::Tcp).unwrap().bind_addr(addr);
+    assert_eq!(bind().unwrap_err().kind(), ErrorKind::AddressInUse);
+    tell(&mut peer, "accept");
+    expect(&channel, EventKind::ConnectResponse);
+    set_up(&id, &a);
+    id.establish().unwrap();
+    line_after(&mut peer.stdout, "established");
+    bind().unwrap();
+    peer.finish();
+}
+
+fn tell(peer: &mut Peer, what: &str) {
+    use std::io::Write;
+    writeln!(peer.stdin, "{what}").unwrap();
+}
+
+/// Case 10: a host without devices has channels and identifiers all the same.
+fn nothing() {
+    assert!(irdma::Device::list().unwrap().is_empty());
+    let channel = channel();
+    let id = Id::create(Some(&channel), PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, (HERE, 9).into(), std::time::Duration::ZERO).unwrap();
+    assert_eq!(expect(&channel, EventKind::AddrError).status(), -19);
+    let refused = Id::create(None, PortSpace::Tcp).unwrap().bind_addr((HERE, 0).into());
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::NoDevice);
+    // A wildcard waits for devices to come.
+    let listener = Id::create(Some(&channel), PortSpace::Tcp).unwrap();
+    listener.listen(0).unwrap();
+    println!("@done");
+    read_line();
+}
+
+#[test]
+fn a_host_without_devices_has_channels() {
+    let mut peer = Peer::start_silent_env("nothing", &[("IRDMA_DEVICES", "nosuch0")]);
+    line_after(&mut peer.stdout, "done");
+    peer.finish();
+}
+
+/// Forks with a listener; both go on.
+fn forker() {
+    let listener = listen(QpType::Rc, [0, 0, 0, 0].into());
+    // SAFETY: the child runs code that allocates, which glibc permits after fork.
+    match unsafe { libc::fork() } {
+        0 => forked_child(listener),
+        child => {
+            assert!(child > 0);
+            show_port(&listener);
+            let end = accept(&listener, QpType::Rc, b"");
+            expect(&listener.channel, EventKind::Established);
+            drop(end);
+            let mut status = 0;
+            // SAFETY: the kernel writes the status word.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "the child's status");
+        }
+    }
+    read_line();
+}
+
+fn forked_child(inherited: Listener) -> ! {
+    let own = std::panic::catch_unwind(move || {
+        assert_eq!(inherited.channel.get_cm_event().unwrap_err().errno(), 5);
+        assert_eq!(inherited.id.listen(0).unwrap_err().errno(), 5);
+        assert_eq!(Id::create(Some(&inherited.channel), PortSpace::Tcp).unwrap_err().errno(), 5);
+        inherited.id.destroy();
+        drop(inherited.channel);
+        let listener = listen(QpType::Rc, [0, 0, 0, 0].into());
+        assert_ne!(listener.addr, inherited.addr);
+        let (client, server) = common::cm::connect(&listener, QpType::Rc);
+        client.id.disconnect().unwrap();
+        expect(&server.channel, EventKind::Disconnected);
+    });
+    // SAFETY: ends the process without running the parent's handlers.
+    unsafe { libc::_exit(i32::from(own.is_err())) }
+}
+
+#[test]
+fn a_forked_child_leaves_its_parents_connections_alone() {
+    let mut peer = Peer::start_silent("forker");
+    let end = connected(port_of(&mut peer));
+    expect(&end.channel, EventKind::Disconnected);
+    peer.finish();
+}
+
+#[test]
+fn whoever_waits_for_an_event_is_woken_by_one() {
+    let channel = EventChannel::create_event_channel().unwrap();
+    let waiter = std::thread::spawn({
+        let channel = channel.clone();
+        move || channel.get_cm_event().unwrap().kind()
+    });
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let id = Id::create(Some(&channel), PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, (HERE, 9).into(), std::time::Duration::ZERO).unwrap();
+    assert_eq!(waiter.join().unwrap(), EventKind::AddrResolved);
+    let refused = ConnParam::default();
+    assert!(id.connect(&refused).is_err());
+}
