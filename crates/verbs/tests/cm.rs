@@ -212,9 +212,10 @@ fn no_more_peers_wait_than_the_backlog() {
     let addr = SocketAddr::new(HERE, listener.1.local_addr().unwrap().port());
     let (first, a) = resolved(QpType::Rc, addr);
     let (second, b) = resolved(QpType::Rc, addr);
-    a.connect(&ConnParam::default()).unwrap();
+    let from = |qpn| ConnParam { qpn: irdma::Qpn::new(qpn), ..ConnParam::default() };
+    a.connect(&from(7)).unwrap();
     common::eventually("a peer waits", || is_readable(&listener.0));
-    b.connect(&ConnParam::default()).unwrap();
+    b.connect(&from(8)).unwrap();
     assert_eq!(expect(&second, EventKind::Rejected).status(), 28);
     expect_nothing(&first);
     let mut event = expect(&listener.0, EventKind::ConnectRequest);

@@ -116,9 +116,8 @@ impl IdInner {
         let header = IpHeader::parse(&caller.private)
             .inspect_err(|error| tracing::info!("connection manager: refused: {error}"))
             .ok()?;
-        let wrong_kind = state.options.afonly && header.dst.is_ipv4() != local.is_ipv4();
         let full = state.waiting >= state.backlog;
-        if state.phase != Phase::Listening || self.qp_type != caller.qp_type || wrong_kind || full {
+        if state.phase != Phase::Listening || self.qp_type != caller.qp_type || full {
             tracing::info!(
                 "connection manager: refused: a {:?} peer at {local}, where {} of {} wait",
                 caller.qp_type,

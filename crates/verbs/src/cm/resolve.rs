@@ -120,7 +120,7 @@ impl Id {
         state.check(Phase::Bound, "listen")?;
         let service = ServiceId::rdma_ip(self.inner.space, local.port());
         let everywhere = local.ip().is_unspecified();
-        let addr = Some(local.ip()).filter(|_| !everywhere);
+        let addr = Some(local.ip()).filter(|_| !everywhere || state.options.afonly);
         lane.endpoint.cm_listen(self.inner.token, service, addr)?;
         state.backlog = if (1..MAX_BACKLOG).contains(&backlog) { backlog } else { MAX_BACKLOG };
         state.phase = Phase::Listening;
