@@ -280,7 +280,7 @@ fn traffic_before_the_last_message_counts_as_it() {
     let (channel, id) = resolved(QpType::Rc, listener.addr);
     let a = node(QpType::Rc);
     id.connect(&param(&a, b"")).unwrap();
-    let b = accept(&listener, QpType::Rc, b"");
+    let b = accept(&listener, b"");
     b.node.post_recv(1, 0, LEN);
     expect(&channel, EventKind::ConnectResponse);
     set_up(&id, &a);
@@ -424,7 +424,7 @@ fn options_reach_the_connection() {
     assert_eq!(id.path().map(|path| path.traffic_class), Some(0x48));
     let a = node(QpType::Rc);
     id.connect(&param(&a, b"")).unwrap();
-    let b = accept(&listener, QpType::Rc, b"");
+    let b = accept(&listener, b"");
     expect(&channel, EventKind::ConnectResponse);
     set_up(&id, &a);
     let attr = a.qp.query_qp().unwrap().0;
