@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 
 use crate::boundary::{Errno, NOT_YET, Object, Out, Owned, PATIENCE, Shape};
-use crate::cm::event;
+use crate::cm::{event, live};
 use crate::types::{rdma_cm_event, rdma_event_channel};
 
 /// An event channel.
@@ -25,8 +25,9 @@ pub fn create() -> Result<Box<Object<EventChannel>>, Errno> {
     Ok(Object::new(c, EventChannel { handle }))
 }
 
-/// `rdma_destroy_event_channel(3)`.
+/// `rdma_destroy_event_channel(3)`; identifiers that are left end with it.
 pub fn destroy(channel: Owned<EventChannel>) -> Result<(), Errno> {
+    live::close(channel.get());
     drop(channel.take());
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::cm::address::store;
 use crate::cm::channel::{self, EventChannel};
 use crate::cm::endpoint::Template;
 use crate::cm::qp::Queues;
-use crate::cm::{devices, event};
+use crate::cm::{devices, event, live};
 use crate::qp::Qp;
 use crate::types::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RDMA_CM_EVENT_REJECTED, RDMA_PS_IB, RDMA_PS_IPOIB,
@@ -114,7 +114,7 @@ pub fn adopt(handle: irdma::cm::Id, listener: &Object<CmId>) -> Result<Box<Objec
     let id = finish(handle, seen, own, listener.seen().context);
     if let Err(errno) = id.show() {
         // The program never sees it; its end refuses the peer.
-        let _ = Owned::new(id).end();
+        let _ = end(Owned::new(id));
         return Err(errno);
     }
     id.show_path();
@@ -139,6 +139,7 @@ fn finish(
     let own = Mutex::new(Own { channel: own, ..Own::default() });
     let id = Object::new(c, CmId { handle: ManuallyDrop::new(handle), own });
     id.handle.set_cookie(id.cookie());
+    live::enter(&id);
     id
 }
 
@@ -169,6 +170,11 @@ fn service(call: &str, qp_type: u32) -> Result<QpType, Errno> {
 /// `rdma_destroy_id(3)`: waits until the events about it are acknowledged.
 pub fn destroy(id: Owned<CmId>) -> Result<(), Errno> {
     id.get().forget_event();
+    end(id)
+}
+
+fn end(id: Owned<CmId>) -> Result<(), Errno> {
+    live::leave(id.get());
     id.end()
 }
 

@@ -13,6 +13,7 @@ mod endpoint;
 mod event;
 mod exported;
 mod id;
+mod live;
 mod option;
 mod qp;
 mod resolve;

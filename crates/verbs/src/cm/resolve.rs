@@ -137,7 +137,9 @@ impl Id {
         let mut lane = lane.lock();
         let mut state = self.inner.state();
         lane.endpoint.cm_unlisten(self.inner.token);
-        self.engine().targets.cm.remove_listener(self.inner.token, state.listens_everywhere());
+        if state.is_wildcard() {
+            self.engine().targets.cm.note_everywhere(false);
+        }
         state.phase = Phase::Bound;
     }
 
