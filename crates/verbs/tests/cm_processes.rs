@@ -3,6 +3,7 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use common::cm::{
     HERE, Listener, accept, channel, connected, echo_once, expect, listen, node, param, ping_once,
@@ -10,7 +11,7 @@ use common::cm::{
 };
 use common::process::{Peer, ROLE, line_after, read_line};
 use irdma::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
-use irdma::{ErrorKind, QpType};
+use irdma::{ErrorKind, QpType, Qpn};
 
 /// Does nothing as a test; is the main function of the other processes.
 #[test]
@@ -18,6 +19,7 @@ fn another_process() {
     match std::env::var(ROLE).as_deref() {
         Ok("echo") => echo(),
         Ok("holder") => holder(),
+        Ok("crowded") => crowded(),
         Ok("nothing") => nothing(),
         Ok("forker") => forker(),
         _ => {}
@@ -57,6 +59,40 @@ fn a_port_of_another_process_is_taken_until_it_ends() {
     peer.child.kill().unwrap();
     peer.child.wait().unwrap();
     Id::create(None, PortSpace::Tcp).unwrap().bind_addr(addr).unwrap();
+}
+
+const CROWD: u32 = 100;
+
+/// Accepts a crowd; queue pairs do not matter.
+fn crowded() {
+    let listener = listen(QpType::Rc, [0, 0, 0, 0].into());
+    show_port(&listener);
+    let mut ids = Vec::new();
+    while ids.len() < CROWD as usize {
+        let id = expect(&listener.channel, EventKind::ConnectRequest).take_id().unwrap();
+        id.accept(&ConnParam { qpn: Qpn::new(ids.len() as u32 + 2), ..ConnParam::default() })
+            .unwrap();
+        ids.push(id);
+    }
+    read_line();
+}
+
+#[test]
+fn a_crowd_that_comes_at_once_is_heard_at_once() {
+    let mut peer = Peer::start_silent("crowded");
+    let addr = addr_of(&mut peer);
+    let ids: Vec<_> = (0..CROWD).map(|_| resolved(QpType::Rc, addr)).collect();
+    let start = Instant::now();
+    for (qpn, (_, id)) in (2..).zip(&ids) {
+        id.connect(&ConnParam { qpn: Qpn::new(qpn), ..ConnParam::default() }).unwrap();
+    }
+    for (channel, _) in &ids {
+        expect(channel, EventKind::ConnectResponse);
+    }
+    let took = start.elapsed();
+    // A request that is lost comes again after 4.3 s.
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    peer.finish();
 }
 
 /// Closes its listener before the peer it accepts is there.
@@ -106,7 +142,7 @@ fn nothing() {
     assert!(irdma::Device::list().unwrap().is_empty());
     let channel = channel();
     let id = Id::create(Some(&channel), PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, (HERE, 9).into(), std::time::Duration::ZERO).unwrap();
+    id.resolve_addr(None, (HERE, 9).into(), Duration::ZERO).unwrap();
     assert_eq!(expect(&channel, EventKind::AddrError).status(), -19);
     let refused = Id::create(None, PortSpace::Tcp).unwrap().bind_addr((HERE, 0).into());
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::NoDevice);
@@ -177,9 +213,9 @@ fn whoever_waits_for_an_event_is_woken_by_one() {
         let channel = channel.clone();
         move || channel.get_cm_event().unwrap().kind()
     });
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(20));
     let id = Id::create(Some(&channel), PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, (HERE, 9).into(), std::time::Duration::ZERO).unwrap();
+    id.resolve_addr(None, (HERE, 9).into(), Duration::ZERO).unwrap();
     assert_eq!(waiter.join().unwrap(), EventKind::AddrResolved);
     let refused = ConnParam::default();
     assert!(id.connect(&refused).is_err());

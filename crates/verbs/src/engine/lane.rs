@@ -76,6 +76,8 @@ pub(crate) struct LaneInner {
     now: Instant,
     profile: Profile,
     targets: Arc<Targets>,
+    /// Something happened to a connection since the lane last sent.
+    told: bool,
 }
 
 impl Lane {
@@ -116,6 +118,7 @@ impl Lane {
             now: Instant::ZERO,
             profile: config.profile,
             targets: Arc::clone(&targets),
+            told: false,
         };
         Ok(Lane {
             inner: Mutex::new(inner),
@@ -299,7 +302,7 @@ impl LaneInner {
             match received.message {
                 Message::Relay { meta, data } => {
                     budget.spend(data.len().div_ceil(meta.stride), data.len());
-                    traffic.receive_relayed(*now, meta, data, endpoint);
+                    traffic.receive_relayed(*now, meta, data, endpoint, slot);
                 }
                 Message::User(request) => {
                     if let Some(from) = received.from
@@ -390,6 +393,7 @@ impl LaneInner {
                 Effect::Cm(event) => {
                     let targets = Arc::clone(&self.targets);
                     targets.cm.handle(self, *event);
+                    self.told = true;
                 }
                 Effect::JoinGroup { group, ifindex } => {
                     result = result.and(self.traffic.sockets().join(group, ifindex));
@@ -408,7 +412,7 @@ impl LaneInner {
         let mut more = self.traffic.transmit(self.now, &mut self.endpoint);
         // A join is applied where it can be undone; what is left here cannot fail.
         let _ = self.apply_effects();
-        if !more {
+        if std::mem::take(&mut self.told) && !more {
             // A peer may have been refused.
             more = self.traffic.transmit(self.now, &mut self.endpoint);
         }
