@@ -128,6 +128,17 @@ fn whoever_is_destroyed_tells_the_peer() {
 }
 
 #[test]
+fn a_request_that_was_forgotten_is_a_new_one() {
+    let mut t = CmScript::asked();
+    let first = t.id;
+    t.node.endpoint.cm_destroy(t.now, first);
+    t.sent();
+    assert_eq!(t.exchange(&req()), [""; 0]);
+    assert_eq!(t.events_text(), ["Request"]);
+    assert_ne!(t.id, first);
+}
+
+#[test]
 fn who_waits_for_a_side_that_forgot_is_told() {
     let mut t = CmScript::connecting();
     t.node.endpoint.cm_destroy(t.now, t.id);
