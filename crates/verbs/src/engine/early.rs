@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use irdma_transport::{Instant, Meta};
 
 const RETRY_NS: u64 = 10_000_000;
-const GIVE_UP_NS: u64 = 100_000_000;
+const GIVE_UP_NS: u64 = 50_000_000;
 /// More of them are refused at once.
 const MAX_REQUESTS: usize = 256;
 
@@ -88,7 +88,7 @@ mod tests {
                 break refused;
             }
         };
-        assert_eq!((looks, now - refused.since), (10, GIVE_UP_NS));
+        assert_eq!((looks, now - refused.since), (5, GIVE_UP_NS));
         assert_eq!(early.deadline(), None);
     }
 
