@@ -4,9 +4,9 @@ use irdma_wire::cm::{About, CmError, CmMessage, Drep, Dreq, Rej, reason};
 use irdma_wire::mad::{MadError, MadHeader};
 use irdma_wire::{Opcode, Operation, Packet, Position, Qpn, Service, mad};
 
-use super::conn::{Conn, EARLY_NS, State};
+use super::conn::{Conn, State};
 use super::messages::{drep, way_back};
-use super::{Cm, CmEventKind, CommId, arm, conn, tell};
+use super::{Cm, CmEventKind, CommId, ask_again, conn, tell};
 use crate::cx::Cx;
 use crate::error::DropReason;
 use crate::io::{Disposition, Meta};
@@ -89,13 +89,8 @@ impl Cm {
 
     fn on_rej(&mut self, cx: &mut Cx, meta: &Meta, rej: &Rej) -> Handled {
         let conn = self.find_rejected(meta, rej)?;
-        if conn.state == State::ReqSent
-            && rej.reason == reason::INVALID_SERVICE_ID
-            && conn.early_refusals_left > 0
-        {
-            conn.early_refusals_left -= 1;
-            let at = cx.now + EARLY_NS;
-            arm(cx, conn, at);
+        let nobody_listens = rej.reason == reason::INVALID_SERVICE_ID;
+        if conn.state == State::ReqSent && nobody_listens && ask_again(cx, conn) {
             return Ok(());
         }
         let (id, state, peer, service) = (conn.id, conn.state, conn.path.dst(), conn.service);
