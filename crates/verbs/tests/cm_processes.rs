@@ -9,8 +9,8 @@ use common::cm::{
     HERE, Listener, accept, channel, connected, echo_once, expect, listen, node, param, ping_once,
     port_of, resolved, set_up, show_port,
 };
-use common::process::{Peer, ROLE, line_after, read_line};
-use irdma::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
+use common::process::{Pause, Peer, ROLE, line_after, read_line};
+use irdma::cm::{ConnParam, EventChannel, EventKind, Id, Param, PortSpace};
 use irdma::{ErrorKind, QpType, Qpn};
 
 /// Does nothing as a test; is the main function of the other processes.
@@ -20,6 +20,7 @@ fn another_process() {
         Ok("echo") => echo(),
         Ok("holder") => holder(),
         Ok("crowded") => crowded(),
+        Ok("datagrams") => datagrams(),
         Ok("nothing") => nothing(),
         Ok("forker") => forker(),
         _ => {}
@@ -95,6 +96,42 @@ fn a_crowd_that_comes_at_once_is_heard_at_once() {
     peer.finish();
 }
 
+/// Tells one peer of a queue pair for datagrams.
+fn datagrams() {
+    let listener = listen(QpType::Ud, HERE);
+    show_port(&listener);
+    let id = expect(&listener.channel, EventKind::ConnectRequest).take_id().unwrap();
+    id.accept(&ConnParam { qpn: Qpn::new(77), qkey: 5, ..ConnParam::default() }).unwrap();
+    read_line();
+}
+
+#[test]
+fn a_process_tells_another_one_where_datagrams_go() {
+    let mut peers: Vec<Peer> = (0..3).map(|_| Peer::start_silent("datagrams")).collect();
+    for peer in &mut peers {
+        let (channel, id) = resolved(QpType::Ud, addr_of(peer));
+        id.connect(&ConnParam::default()).unwrap();
+        let event = expect(&channel, EventKind::Established);
+        let Param::Ud(ud) = event.param() else { panic!("{event:?}") };
+        assert_eq!((ud.qpn, ud.qkey), (Qpn::new(77), 5));
+    }
+    peers.into_iter().for_each(Peer::finish);
+}
+
+#[test]
+fn one_of_many_processes_says_that_nobody_listens() {
+    let mut peers: Vec<Peer> = (0..3).map(|_| Peer::start_silent("echo")).collect();
+    let addrs: Vec<SocketAddr> = peers.iter_mut().map(addr_of).collect();
+    let free = listen(QpType::Rc, HERE).addr;
+    for _ in 0..3 {
+        let (channel, id) = resolved(QpType::Rc, free);
+        id.connect(&ConnParam::default()).unwrap();
+        assert_eq!(expect(&channel, EventKind::Rejected).status(), 8);
+    }
+    addrs.into_iter().for_each(ping_once);
+    peers.into_iter().for_each(Peer::finish);
+}
+
 /// Closes its listener before the peer it accepts is there.
 fn holder() {
     let listener = listen(QpType::Rc, [0, 0, 0, 0].into());
@@ -157,6 +194,28 @@ fn nothing() {
 fn a_host_without_devices_has_channels() {
     let mut peer = Peer::start_silent_env("nothing", &[("IRDMA_DEVICES", "nosuch0")]);
     line_after(&mut peer.stdout, "done");
+    peer.finish();
+}
+
+#[test]
+fn a_stopped_process_does_not_keep_requests_from_others() {
+    let mut peers: Vec<Peer> = (0..5).map(|_| Peer::start_silent("echo")).collect();
+    let addrs: Vec<SocketAddr> = peers.iter_mut().map(addr_of).collect();
+    // From here on everyone knows where packets go; any of them may be who gets the requests.
+    let _stays = channel();
+    ping_once(addrs[4]);
+    let stopped: Vec<Pause> = peers[..3].iter().map(Pause::of).collect();
+    ping_once(addrs[3]);
+    drop(stopped);
+    addrs[..3].iter().for_each(|addr| ping_once(*addr));
+    peers.into_iter().for_each(Peer::finish);
+}
+
+#[test]
+fn duplicates_and_disorder_do_not_disturb() {
+    let faults = [("IRDMA_FAULTS", "dup=30%,reorder=30%,seed=7")];
+    let mut peer = Peer::start_silent_env("echo", &faults);
+    ping_once(addr_of(&mut peer));
     peer.finish();
 }
 

@@ -227,7 +227,9 @@ fn an_identifier_hears_that_its_device_was_taken_away() {
     let _turn = my_turn();
     let listener = listen(QpType::Rc, HERE);
     let (client, server) = connect(&listener, QpType::Rc);
-    (client.id.set_cookie(1), server.id.set_cookie(2), listener.id.set_cookie(3));
+    client.id.set_cookie(1);
+    server.id.set_cookie(2);
+    listener.id.set_cookie(3);
     loopback().ib_unregister_device();
     assert_eq!(expect(&client.channel, Kind::DeviceRemoval).id(), 1);
     let mut heard = [(); 2].map(|()| expect(&listener.channel, Kind::DeviceRemoval).id());

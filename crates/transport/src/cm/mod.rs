@@ -198,6 +198,7 @@ impl Cm {
             return self.give_up(cx, id);
         }
         conn.retries_left -= 1;
+        cx.stats.rto += 1;
         let at = cx.now + conn.response_ns();
         arm(cx, conn, at);
         if let Some(mad) = conn.last.clone() {
