@@ -202,7 +202,10 @@ fn perftest(server: &Host, client: &Host, tool: &str, words: &str) {
     let client = side(client).arg(server.v4.to_string());
     let (server, client) = run_pair(side(server), Ready::Rdma(port), client);
     for end in [&server, &client] {
-        end.expect_success().expect_quiet();
+        end.expect_success();
+        // On a busy machine the program doubts its own measurement of the processor's clock.
+        let doubt = |line: &&str| line.starts_with("Correlation coefficient");
+        assert!(end.stderr.lines().all(|line| doubt(&line)), "expected an empty stderr: {end}");
     }
 }
 
