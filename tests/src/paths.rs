@@ -13,7 +13,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(900);
 const LIBRARY: &str = "libirdma_abi.so";
 const C_FLAGS: &str = "-std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror";
 /// Each C program and the files it is made of, besides its own.
-const C_PROGRAMS: [(&str, &[&str]); 12] = [
+const C_PROGRAMS: [(&str, &[&str]); 14] = [
     ("verify", &["session", "step", "active", "passive", "layout", "common"]),
     ("mcast", &["common"]),
     ("chat", &["checks", "common"]),
@@ -26,6 +26,8 @@ const C_PROGRAMS: [(&str, &[&str]); 12] = [
     ("rnr", &["checks", "common"]),
     ("victim", &["checks", "common"]),
     ("removal", &["checks", "common"]),
+    ("cm_rounds", &["common"]),
+    ("cm_badargs", &["checks", "common"]),
 ];
 
 /// The root of the workspace.
@@ -192,7 +194,7 @@ fn compile(sources: &[PathBuf], program: &Path) {
         .arg("-o")
         .arg(&partial)
         .args(sources)
-        .arg("-libverbs")
+        .words("-Wl,--as-needed -libverbs -lrdmacm")
         .run()
         .expect_success();
     fs::rename(&partial, program).expect("the compiler wrote the program");

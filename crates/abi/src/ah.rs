@@ -73,6 +73,20 @@ pub fn attr_of(av: &AddressVector) -> ibv_ah_attr {
     attr
 }
 
+/// `attr` of what an address handle can be made from.
+pub fn attr_of_handle(attr: &AhAttr) -> ibv_ah_attr {
+    let mut c = ibv_ah_attr::zeroed();
+    c.grh.dgid = ibv_gid { raw: attr.dgid.0 };
+    c.grh.flow_label = attr.flow_label;
+    c.grh.sgid_index = attr.sgid_index;
+    c.grh.hop_limit = attr.hop_limit;
+    c.grh.traffic_class = attr.traffic_class;
+    c.sl = attr.sl;
+    c.is_global = u8::from(attr.dgid != Gid::default());
+    c.port_num = attr.port;
+    c
+}
+
 /// The bytes of a GID, in network order.
 pub fn gid_bytes(gid: ibv_gid) -> [u8; 16] {
     // SAFETY: every member of the union is 16 bytes without padding.

@@ -64,9 +64,18 @@ pub fn create(
     mut attr: InOut<'_, ibv_qp_init_attr>,
 ) -> Result<Box<Object<Qp>>, Errno> {
     let mut asked = attr.get();
-    let qp = make("ibv_create_qp", pd, &mut asked, Extras::default())?;
+    let qp = create_plain("ibv_create_qp", pd, &mut asked)?;
     attr.set(asked);
     Ok(qp)
+}
+
+/// A queue pair without extensions; the granted sizes go to `attr`.
+pub fn create_plain(
+    call: &str,
+    pd: &Object<Pd>,
+    attr: &mut ibv_qp_init_attr,
+) -> Result<Box<Object<Qp>>, Errno> {
+    make(call, pd, attr, Extras::default())
 }
 
 /// What an extended queue pair has besides.
@@ -267,12 +276,7 @@ pub fn modify(qp: &Object<Qp>, In(attr): In<ibv_qp_attr>, mask: c_int) -> Result
         let cause = format!("attr_mask {mask:#x} has unknown bits");
         return Err(refuse(MODIFY, libc::EINVAL, &cause));
     };
-    qp.handle.modify_qp(&attributes(&attr, mask)?, mask)?;
-    if mask.contains(AttrMask::STATE) {
-        qp.in_reset.store(attr.qp_state == QpState::Reset as u32, Ordering::Relaxed);
-        set_field!(qp, qp_base.state, attr.qp_state);
-    }
-    Ok(())
+    qp.take_to(&attributes(&attr, mask)?, mask)
 }
 
 /// `ibv_modify_qp_rate_limit(3)`. The typical packet needs no telling: each one's size counts.
@@ -382,7 +386,8 @@ pub fn query(
     Ok(())
 }
 
-fn attributes_of(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
+/// The structure of attributes that are known.
+pub fn attributes_of(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
     let mut c = ibv_qp_attr::zeroed();
     c.qp_state = attr.state as u32;
     c.cur_qp_state = attr.cur_state as u32;
@@ -409,6 +414,16 @@ fn attributes_of(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
 }
 
 impl Object<Qp> {
+    /// Changes attributes and state.
+    pub fn take_to(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Errno> {
+        self.handle.modify_qp(attr, mask)?;
+        if mask.contains(AttrMask::STATE) {
+            self.in_reset.store(attr.state == QpState::Reset, Ordering::Relaxed);
+            set_field!(self, qp_base.state, attr.state as u32);
+        }
+        Ok(())
+    }
+
     /// Has events name this structure.
     pub fn hear_events(&self) {
         self.handle.set_cookie(self.cookie());

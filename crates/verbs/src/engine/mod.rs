@@ -5,6 +5,7 @@
 
 mod capture;
 mod checksum;
+mod early;
 mod handoff;
 #[cfg(test)]
 mod handoff_model;
