@@ -258,63 +258,6 @@ fn perftest_with_the_peer() {
     }
 }
 
-/// Those of `qperf --help tests` that connect by rdma_cm.
-const QPERF: [&str; 12] = [
-    "rc_bi_bw",
-    "rc_bw",
-    "rc_lat",
-    "rc_rdma_read_bw",
-    "rc_rdma_read_lat",
-    "rc_rdma_write_bw",
-    "rc_rdma_write_lat",
-    "rc_rdma_write_poll_lat",
-    "rc_compare_swap_mr",
-    "rc_fetch_add_mr",
-    "ver_rc_compare_swap",
-    "ver_rc_fetch_add",
-];
-
-fn qperf(server: &Host, client: &Host, tests: &[&str]) {
-    let port = next_port();
-    let listen = ["-lp", &port.to_string()];
-    let mut running = server.program("qperf").args(listen).within(LIMIT).start();
-    await_ready(&mut running, Ready::Port(port));
-    for test in tests {
-        let to = server.v4.to_string();
-        let done = client
-            .program("qperf")
-            .args(listen)
-            .args([&to, "-cm", "1", "-t", "1", test])
-            .within(LIMIT)
-            .run();
-        done.expect_success().expect_output(test);
-    }
-}
-
-#[test]
-fn qperf_on_one_address() {
-    need!([Need::Root], tools(["qperf"]));
-    let lan = Lan::one_host();
-    qperf(lan.a(), lan.a(), &QPERF);
-}
-
-#[test]
-fn qperf_between_two_hosts() {
-    need!([Need::Root], tools(["qperf"]));
-    let lan = Lan::two_hosts();
-    qperf(lan.a(), lan.b(), &QPERF);
-}
-
-#[test]
-fn qperf_with_the_peer() {
-    need!(PEER, tools(["qperf"]));
-    let lan = Lan::with_peer();
-    let (ours, peer) = (lan.a(), lan.b());
-    for (server, client) in [(peer, ours), (ours, peer)] {
-        qperf(server, client, &["rc_lat", "rc_rdma_write_bw", "ver_rc_fetch_add"]);
-    }
-}
-
 fn rounds(server: &Host, client: &Host, family: Family, count: u32, size: u32) {
     let port = next_port();
     let side = |host: &Host, role: &str| {

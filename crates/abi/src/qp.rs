@@ -5,8 +5,8 @@ use std::mem::{ManuallyDrop, offset_of};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use irdma::{
-    Access, AddressVector, AttrMask, Gid, PORT, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    Qpn, RateLimit,
+    Access, AddressVector, AttrMask, Device, Gid, PORT, Psn, QpAttr, QpCap, QpInitAttr, QpState,
+    QpType, Qpn, RateLimit,
 };
 
 use crate::ah;
@@ -276,7 +276,7 @@ pub fn modify(qp: &Object<Qp>, In(attr): In<ibv_qp_attr>, mask: c_int) -> Result
         let cause = format!("attr_mask {mask:#x} has unknown bits");
         return Err(refuse(MODIFY, libc::EINVAL, &cause));
     };
-    qp.take_to(&attributes(&attr, mask)?, mask)
+    qp.take_to(&attributes(qp.handle.device(), &attr, mask)?, mask)
 }
 
 /// `ibv_modify_qp_rate_limit(3)`. The typical packet needs no telling: each one's size counts.
@@ -293,7 +293,7 @@ const MODIFY: &str = "ibv_modify_qp";
 
 /// The attributes that `mask` names; the others, which the program may have left uninitialised,
 /// stay at their defaults.
-fn attributes(c: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
+fn attributes(device: &Device, c: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
     let mut attr = QpAttr {
         qkey: c.qkey,
         rq_psn: Psn::new(c.rq_psn),
@@ -328,7 +328,7 @@ fn attributes(c: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
         attr.rate.kbps = c.rate_limit;
     }
     if mask.contains(AttrMask::AV) {
-        attr.av = address_vector(&c.ah_attr)?;
+        attr.av = address_vector(device, &c.ah_attr)?;
     }
     Ok(attr)
 }
@@ -345,8 +345,8 @@ fn wrong(name: &str, value: u32, remedy: &str) -> Errno {
 }
 
 /// The way to the peer; the device finds the source by its index.
-fn address_vector(c: &ibv_ah_attr) -> Result<AddressVector, Errno> {
-    let attr = ah::vector(MODIFY, c)?;
+fn address_vector(device: &Device, c: &ibv_ah_attr) -> Result<AddressVector, Errno> {
+    let attr = ah::vector(device, c)?;
     if attr.port != PORT {
         return Err(wrong("ah_attr.port_num", attr.port.into(), "the device has port 1 only"));
     }

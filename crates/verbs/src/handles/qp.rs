@@ -13,6 +13,7 @@ use irdma_wire::{Gid, Qpn};
 use super::{AhAttr, Cq, CqInner, Pd, PdInner, QueueMrInner, Srq, SrqInner, XrcdInner};
 use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
+use crate::device::Device;
 use crate::engine::{Engine, Lane, LaneGuard};
 use crate::life::{Alive, Life, Unacked, Use};
 use crate::log::Logged;
@@ -241,6 +242,11 @@ impl Qp {
         let attr = QpAttr { rate, ..QpAttr::default() };
         let modified = self.inner.modify_qp_roce(&attr, AttrMask::RATE_LIMIT);
         modified.logged("modify_qp_rate_limit")
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.inner.context.device
     }
 
     /// Attributes and sizes as they are now.
