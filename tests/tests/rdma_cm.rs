@@ -144,6 +144,26 @@ fn the_loopback_address() {
 }
 
 #[test]
+fn a_user_without_any_right() {
+    need!([Need::Root], tools(["rping", "setpriv"]));
+    let lan = Lan::two_hosts();
+    let (server, client) = (lan.a().unprivileged(), lan.b().unprivileged());
+    for family in Family::ALL {
+        rping(&server, &client, family, "-C 20");
+    }
+}
+
+#[test]
+fn imitated_hardware() {
+    need!([Need::Root], tools(["rping"]));
+    let lan = Lan::two_hosts();
+    for profile in ["gen2", "gen3"] {
+        let host = |host: &Host| host.with_options(&["--profile", profile]);
+        rping(&host(lan.a()), &host(lan.b()), Family::V4, "-C 20");
+    }
+}
+
+#[test]
 fn every_size_of_rping() {
     need!([Need::Root], tools(TOOLS));
     let lan = Lan::two_hosts();
