@@ -427,6 +427,38 @@ static void nobody_listens(void)
 	rdma_destroy_id(e.active);
 }
 
+/* Whoever goes without a word, by closing the channel, is missed at once. */
+static void left_behind(void)
+{
+	struct rdma_event_channel *ours = channel, *theirs = rdma_create_event_channel();
+	struct rdma_conn_param param = { .retry_count = 7, .rnr_retry_count = 7 };
+	struct ibv_qp_init_attr attr = small();
+	struct rdma_cm_event *event;
+	struct ends e;
+
+	resolved(&e);
+	CHECK("migrate_id of the listener", 0, rdma_migrate_id(e.listener, theirs));
+	CHECK("connect", 0, rdma_connect(e.active, &param));
+	channel = theirs;
+	event = next_event();
+	check(event->event == RDMA_CM_EVENT_CONNECT_REQUEST && event->id->channel == theirs,
+	      "a request on the other channel");
+	e.passive = event->id;
+	rdma_ack_cm_event(event);
+	if (rdma_create_qp(e.passive, NULL, &attr) || rdma_accept(e.passive, NULL))
+		fail_verb("rdma_accept");
+	channel = ours;
+	expect(RDMA_CM_EVENT_ESTABLISHED);
+	channel = theirs;
+	expect(RDMA_CM_EVENT_ESTABLISHED);
+	rdma_destroy_event_channel(theirs);
+	channel = ours;
+	expect(RDMA_CM_EVENT_DISCONNECTED);
+	CHECK("disconnect", 0, rdma_disconnect(e.active));
+	rdma_destroy_qp(e.active);
+	CHECK("destroy_id", 0, rdma_destroy_id(e.active));
+}
+
 static void null_pointers(void)
 {
 	struct rdma_cm_id *id = make_id(RDMA_PS_TCP);
@@ -485,6 +517,7 @@ int main(int argc, char **argv)
 	answer(&e);
 	talk(&e);
 	part(&e);
+	left_behind();
 	rdma_destroy_event_channel(channel);
 	checks_finish();
 }

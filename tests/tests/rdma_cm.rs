@@ -1,5 +1,6 @@
 //! Connections by address: rdma_cm's programs, and those that connect by it.
 
+use std::thread;
 use std::time::Duration;
 
 use irdma_tests::capture::Tap;
@@ -144,6 +145,26 @@ fn the_loopback_address() {
 }
 
 #[test]
+fn a_user_without_any_right() {
+    need!([Need::Root], tools(["rping", "setpriv"]));
+    let lan = Lan::two_hosts();
+    let (server, client) = (lan.a().unprivileged(), lan.b().unprivileged());
+    for family in Family::ALL {
+        rping(&server, &client, family, "-C 20");
+    }
+}
+
+#[test]
+fn imitated_hardware() {
+    need!([Need::Root], tools(["rping"]));
+    let lan = Lan::two_hosts();
+    for profile in ["gen2", "gen3"] {
+        let host = |host: &Host| host.with_options(&["--profile", profile]);
+        rping(&host(lan.a()), &host(lan.b()), Family::V4, "-C 20");
+    }
+}
+
+#[test]
 fn every_size_of_rping() {
     need!([Need::Root], tools(TOOLS));
     let lan = Lan::two_hosts();
@@ -165,7 +186,15 @@ fn a_persistent_server() {
         let to = lan.a().v4.to_string();
         host.program("rping").words("-c -V").args(["-p", &port, "-a", &to]).words(words)
     };
-    let endless: Vec<_> = (0..3).map(|_| client(lan.b(), "-C 1000000").start()).collect();
+    // The server forgets a peer when the next one asks before it has looked.
+    let apart = Duration::from_millis(500);
+    let endless: Vec<_> = (0..3)
+        .map(|_| {
+            let running = client(lan.b(), "-C 1000000").start();
+            thread::sleep(apart);
+            running
+        })
+        .collect();
     for host in [lan.a(), lan.b()] {
         for _ in 0..5 {
             client(host, "-C 20").within(LIMIT).run().expect_success();
