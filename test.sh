@@ -7,13 +7,14 @@
 #   IRDMA_SHARED         golden packets and the peer (../shared)
 #   IRDMA_SOAK_ROUNDS    rounds of ./test.sh soak (20)
 #   IRDMA_SOAK_MINUTES   no further round is begun after this long (240)
+#   IRDMA_SOAK_TESTS     tests of the soak that run side by side (1)
 #   SIM_SEEDS            seeds of the simulated links
 #   CI=true              a test that cannot run for want of set-up fails
 # Logs are in target/test-logs. The last line is "N passed, N failed, N skipped".
 set -uo pipefail
 cd "$(dirname "$0")"
 mode=${1:-full}
-case $mode in full | quick | soak) ;; *) sed -n '2,13p' "$0"; exit 2 ;; esac
+case $mode in full | quick | soak) ;; *) sed -n '2,14p' "$0"; exit 2 ;; esac
 
 export IRDMA_SHARED=${IRDMA_SHARED:-$(cd .. && pwd)/shared}
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
@@ -132,19 +133,21 @@ demo() {
     export IRDMA_BIN=$target/release/irdma
 }
 
-# Every file of tests/tests but those that checks() ran.
+# Every file of tests/tests but those that checks() ran: each with its limit, and this many tests
+# at a time.
 interoperability() {
     local file name
     for file in tests/tests/*.rs; do
         name=$(basename "$file" .rs)
         case $name in floors | tidy | verbs_table) continue ;; esac
         step "interoperability: $name" "$1" \
-            cargo test -p irdma-tests --test "$name" --no-fail-fast -- --test-threads=1
+            cargo test -p irdma-tests --test "$name" --no-fail-fast -- --test-threads="$2"
     done
 }
 
 soak() {
     local round rounds=${IRDMA_SOAK_ROUNDS:-20} minutes=${IRDMA_SOAK_MINUTES:-240}
+    local tests=${IRDMA_SOAK_TESTS:-1}
     export IRDMA_SOAK=1 SIM_SEEDS=${SIM_SEEDS:-$((minutes * 100))}
     demo
     step "simulated links, $SIM_SEEDS seeds" $((600 + minutes * 30)) \
@@ -155,7 +158,7 @@ soak() {
             break
         fi
         say "round $round of $rounds"
-        interoperability 3600
+        interoperability 3600 "$tests"
     done
 }
 
@@ -192,7 +195,7 @@ full)
     trap release_peer EXIT
     checks
     demo
-    interoperability 1200
+    interoperability 1200 1
     ;;
 soak)
     install_packages

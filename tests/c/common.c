@@ -288,7 +288,7 @@ void qp_to_rtr(const struct device *device, struct ibv_qp *qp, enum ibv_qp_type 
 		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 	}
 	if (type == IBV_QPT_RC) {
-		attr.max_dest_rd_atomic = at_most(device->attr.max_qp_rd_atom, 8);
+		attr.max_dest_rd_atomic = at_most(device->attr.max_qp_rd_atom, 16);
 		attr.min_rnr_timer = 12;
 		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	}
@@ -306,7 +306,7 @@ void qp_to_rts(const struct device *device, struct ibv_qp *qp, enum ibv_qp_type 
 		attr.timeout = timing.timeout;
 		attr.retry_cnt = timing.retry_count;
 		attr.rnr_retry = timing.rnr_retry;
-		attr.max_rd_atomic = at_most(device->attr.max_qp_init_rd_atom, 8);
+		attr.max_rd_atomic = at_most(device->attr.max_qp_init_rd_atom, 16);
 		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 	}
 	if ((errno = ibv_modify_qp(qp, &attr, mask)))

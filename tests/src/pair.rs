@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
 use crate::peer::Peer;
-use crate::{Finished, Program, Running};
+use crate::{Finished, Host, Program, Running};
 
 /// How a server shows that clients may come.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,26 @@ pub fn run_pair(server: Program, ready: Ready, client: Program) -> (Finished, Fi
     await_ready(&mut server, ready);
     let client = client.run();
     (server.finish(), client)
+}
+
+/// Runs a C program that is built on `tests/c/link.h` on two hosts, `words` at the client; returns
+/// what the client wrote.
+///
+/// # Panics
+/// Unless both ends succeed.
+pub fn run_linked(
+    name: &str,
+    (server, client): (&Host, &Host),
+    words: &str,
+    limit: Duration,
+) -> String {
+    let port = next_port();
+    let (address, port_word) = (server.v4.to_string(), port.to_string());
+    let client = client.c_program(name).args([&address, &port_word]).words(words);
+    let server = server.c_program(name).args(["-s", &port_word]);
+    let (server, client) = run_pair(server.within(limit), Ready::Port(port), client.within(limit));
+    server.expect_success();
+    client.expect_success().stdout.clone()
 }
 
 /// # Panics

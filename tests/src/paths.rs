@@ -13,13 +13,16 @@ const BUILD_LIMIT: Duration = Duration::from_secs(900);
 const LIBRARY: &str = "libirdma_abi.so";
 const C_FLAGS: &str = "-std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror";
 /// Each C program and the files it is made of, besides its own.
-const C_PROGRAMS: [(&str, &[&str]); 9] = [
+const C_PROGRAMS: [(&str, &[&str]); 12] = [
     ("verify", &["session", "step", "active", "passive", "layout", "common"]),
     ("mcast", &["common"]),
     ("chat", &["checks", "common"]),
     ("badargs", &["checks", "common"]),
     ("badposts", &["checks", "common"]),
     ("badwork", &["checks", "common"]),
+    ("rate", &["checks", "common"]),
+    ("persist", &["link", "common"]),
+    ("ratio", &["link", "common"]),
     ("rnr", &["checks", "common"]),
     ("victim", &["checks", "common"]),
     ("removal", &["checks", "common"]),

@@ -31,6 +31,17 @@ fn faulty_work_requests() {
     refuses("badwork", "");
 }
 
+/// A queue pair sends at the rate that was set; what it cannot keep to is refused.
+#[test]
+fn rate_limits() {
+    need!([Need::Root], tools(["cc"]));
+    refuses("rate", "");
+    let lan = Lan::one_host();
+    let gen2 = lan.a().with_options(&["--profile", "gen2"]);
+    let done = gen2.c_program("rate").run();
+    assert!(!done.succeeded() && done.stdout.contains("FAIL the device tells its rates"), "{done}");
+}
+
 #[test]
 fn multicast_refusals() {
     need!([Need::Root], tools(["cc"]));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use irdma_tests::host::{Family, Host};
+use irdma_tests::pair::run_linked;
 use irdma_tests::setup::{PEER, soak, tools};
 use irdma_tests::verifier::{EVERY_OP, Verifier};
 use irdma_tests::{Lan, Need, need};
@@ -90,6 +91,19 @@ fn two_hosts_every_dimension() {
     for family in Family::ALL {
         every_dimension(lan.a(), lan.b(), family);
     }
+}
+
+/// ATOMIC WRITE and FLUSH; Debian's library in the peer has no call for the latter.
+#[test]
+fn persistence_between_two_hosts_and_with_the_peer() {
+    need!(PEER, tools(["cc"]));
+    let lan = Lan::two_hosts();
+    run_linked("persist", (lan.a(), lan.b()), "flush", LIMIT);
+    let lan = Lan::with_peer();
+    let (ours, peer) = (lan.a(), lan.b());
+    let output = run_linked("persist", (peer, ours), "flush", LIMIT);
+    assert!(output.contains("flush of the region") && output.contains("atomic write"), "{output}");
+    run_linked("persist", (ours, peer), "", LIMIT);
 }
 
 #[test]

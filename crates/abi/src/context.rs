@@ -60,6 +60,7 @@ pub fn make(
     c.create_srq_ex = Some(exported::create_srq_ex);
     c.get_srq_num = Some(exported::get_srq_num);
     c.open_qp = Some(exported::open_qp);
+    c.modify_qp_rate_limit = Some(exported::modify_qp_rate_limit);
     c.sz = size_of::<verbs_context>();
     c.context.device = device.as_seen();
     c.context.ops = ops::TABLE;

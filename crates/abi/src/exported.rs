@@ -21,9 +21,9 @@ use crate::types::{
     ibv_ah_attr, ibv_alloc_dm_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq,
     ibv_cq_init_attr_ex, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
     ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_query_device_ex_input, ibv_sge, ibv_srq_attr,
-    ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_td_init_attr, ibv_values_ex, ibv_wc,
-    ibv_xrcd_init_attr,
+    ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_qp_rate_limit_attr, ibv_query_device_ex_input,
+    ibv_sge, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_td_init_attr,
+    ibv_values_ex, ibv_wc, ibv_xrcd_init_attr,
 };
 use crate::xrc::Xrcd;
 use crate::{
@@ -153,6 +153,8 @@ export! {
         = qp::create_ex;
     ibv_qp_to_qp_ex(qp: &Object<Qp>) -> Part<ibv_qp_ex> = qp::to_ex;
     ibv_modify_qp(qp: &Object<Qp>, attr: In<ibv_qp_attr>, mask: c_int) -> Status = qp::modify;
+    modify_qp_rate_limit(qp: &Object<Qp>, attr: In<ibv_qp_rate_limit_attr>) -> Status
+        = qp::modify_rate;
     ibv_query_qp(
         qp: &Object<Qp>, attr: Partial<'_, ibv_qp_attr>, mask: c_int,
         init_attr: Out<'_, ibv_qp_init_attr>,

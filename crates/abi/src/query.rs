@@ -13,8 +13,9 @@ use crate::types::{
     COMPAT_PORT_ATTR_LEN, IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET,
     IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ,
     IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE,
-    IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
-    ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
+    IBV_QPF_GRH_REQUIRED, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND,
+    IBV_VALUES_MASK_RAW_CLOCK, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
+    ibv_odp_caps, ibv_packet_pacing_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
 
 /// GID types as `ibv_query_gid_type` numbers them, other than `ibv_gid_entry`.
@@ -69,11 +70,24 @@ pub fn device_ex(
         extended.odp_caps = odp_caps();
     }
     extended.xrc_odp_caps = extended.odp_caps.per_transport_caps.rc_odp_caps;
+    extended.packet_pacing_caps = pacing_caps(device.limits.max_rate_kbps);
     extended.max_dm_size = device.limits.max_dm_size;
     extended.completion_timestamp_mask = device.timestamp_mask;
     extended.hca_core_clock = device.core_clock_khz.into();
     attr.write(size, &extended);
     Ok(())
+}
+
+fn pacing_caps(max_rate_kbps: u32) -> ibv_packet_pacing_caps {
+    let paced = 1 << IBV_QPT_RC | 1 << IBV_QPT_UC | 1 << IBV_QPT_UD | 1 << IBV_QPT_XRC_SEND;
+    match max_rate_kbps {
+        0 => ibv_packet_pacing_caps::zeroed(),
+        most => ibv_packet_pacing_caps {
+            qp_rate_limit_min: 1,
+            qp_rate_limit_max: most,
+            supported_qpts: paced,
+        },
+    }
 }
 
 fn odp_caps() -> ibv_odp_caps {

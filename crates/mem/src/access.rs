@@ -18,7 +18,7 @@ bitflags! {
         const MW_BIND = 1 << 4;
         /// Addresses count from the start of the region, not from a virtual address.
         const ZERO_BASED = 1 << 5;
-        /// Pages need not be resident; no effect here, as nothing is pinned.
+        /// Memory need not be mapped yet: it is asked for at each access.
         const ON_DEMAND = 1 << 6;
         /// The region consists of huge pages; no effect here.
         const HUGETLB = 1 << 7;

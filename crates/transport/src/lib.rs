@@ -23,6 +23,7 @@ mod pace;
 mod pd;
 mod probe;
 mod qp;
+mod rate;
 mod ready;
 mod rng;
 mod roce;
@@ -47,6 +48,7 @@ pub use qp::{
     AttrMask, PUSH_PAGE_LEN, QpAttr, QpCap, QpInit, QpState, QpType, RING_ENTRY_LEN, RingPart,
     Rings, Transition, transition,
 };
+pub use rate::RateLimit;
 pub use rng::Rng;
 pub use srq::{Srq, SrqAttr};
 pub use stats::Stats;

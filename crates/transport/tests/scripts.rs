@@ -2,6 +2,7 @@
 
 mod hostile;
 mod mcast_group;
+mod rate;
 mod rc_duplicate;
 mod rc_enhanced;
 mod rc_memory;

@@ -134,7 +134,7 @@ pub use irdma_mem::{Access, Buffer, MrInfo, MwBind, MwType, Piece, Sge};
 pub use irdma_transport::PUSH_PAGE_LEN;
 pub use irdma_transport::{
     AddressVector, Arm, AttrMask, ErrorKind, EventKind, Network, Overrun, Placement, QpAttr, QpCap,
-    QpState, QpType, RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr, UdDest,
-    VerbsError, Wc, WcFlags, WcOpcode, WcStatus,
+    QpState, QpType, RateLimit, RecvWr, Result, SendData, SendFlags, SendOp, SendWr, SrqAttr,
+    UdDest, VerbsError, Wc, WcFlags, WcOpcode, WcStatus,
 };
 pub use irdma_wire::{Gid, Psn, Qpn};

@@ -56,6 +56,9 @@ pub struct Limits {
     pub max_qp_init_rd_atom: u8,
     /// Entries of a port's GID table.
     pub max_gids: u32,
+    /// The highest rate that a queue pair can be limited to, in kilobits a second; 0 where it
+    /// cannot be limited.
+    pub max_rate_kbps: u32,
 }
 
 /// Everything that software can do.
@@ -84,6 +87,7 @@ pub const FULL: Limits = Limits {
     max_qp_rd_atom: 128,
     max_qp_init_rd_atom: 128,
     max_gids: 255,
+    max_rate_kbps: 400_000_000,
 };
 
 /// The E810 family (seed 2.2). Counts that the hardware grants are those that software has room
@@ -102,6 +106,7 @@ pub const GEN2: Limits = Limits {
     max_qp_rd_atom: 127,
     max_qp_init_rd_atom: 255,
     max_gids: 32,
+    max_rate_kbps: 0,
     ..FULL
 };
 

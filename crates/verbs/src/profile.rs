@@ -44,6 +44,8 @@ bitflags! {
         const DEVICE_MEMORY = 1 << 7;
         /// Regions whose memory need not be there: on demand, of all addresses, of none (null).
         const ON_DEMAND = 1 << 8;
+        /// Queue pairs that send at a rate.
+        const RATE_LIMIT = 1 << 9;
     }
 }
 

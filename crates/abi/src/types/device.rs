@@ -289,7 +289,8 @@ c_types! {
         modify_flow_action_esp: Unused,
         destroy_flow_action: Unused,
         create_flow_action_esp: Unused,
-        modify_qp_rate_limit: Unused,
+        modify_qp_rate_limit:
+            Option<unsafe extern "C" fn(*mut ibv_qp, *const ibv_qp_rate_limit_attr) -> c_int>,
         alloc_parent_domain: Option<
             unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd,
         >,
@@ -335,6 +336,13 @@ c_types! {
         _ABI_placeholder3: u64,
         sz: usize,
         context: ibv_context,
+    }
+
+    struct ibv_qp_rate_limit_attr {
+        rate_limit: u32,
+        max_burst_sz: u32,
+        typical_pkt_sz: u16,
+        comp_mask: u32,
     }
 
     struct ibv_moderate_cq {

@@ -9,6 +9,7 @@ use irdma_wire::{Psn, Qpn};
 use crate::ah::AddressVector;
 use crate::cq::Cq;
 use crate::pd::Pd;
+use crate::rate::RateLimit;
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
 
@@ -139,7 +140,7 @@ bitflags! {
         const CAP = 1 << 19;
         /// `dest_qpn`.
         const DEST_QPN = 1 << 20;
-        /// A rate limit; never allowed.
+        /// `rate`.
         const RATE_LIMIT = 1 << 25;
     }
 }
@@ -181,6 +182,8 @@ pub struct QpAttr {
     pub retry_cnt: u8,
     /// Retries after RNR, 7 for no end.
     pub rnr_retry: u8,
+    /// How fast it may send.
+    pub rate: RateLimit,
     /// Raise an event when the send queue has drained.
     pub en_sqd_async_notify: bool,
     /// Whether the send queue is still draining; set by queries only.

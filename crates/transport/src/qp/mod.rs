@@ -27,9 +27,12 @@ use irdma_wire::Qpn;
 
 use crate::batch::Route;
 use crate::cq::{Cq, Unpolled};
+use crate::cx::Cx;
 use crate::flow::PeerId;
+use crate::rate::Rate;
 use crate::roce::{Requester, Responder};
 use crate::srq::Srq;
+use crate::timer::TimerKey;
 use crate::wqe::Wqe;
 use crate::wr::RecvWqe;
 
@@ -74,6 +77,8 @@ pub(crate) struct Qp {
     /// Queue memory of the program, where it gave some.
     pub(crate) rings: Option<Box<RingState>>,
     pub(crate) push: PushPage,
+    /// The limit that the program set.
+    pub(crate) rate: Option<Box<Rate>>,
     /// Multicast attachments; the queue pair cannot be destroyed while there are any.
     pub(crate) attached_count: u32,
 }
@@ -94,6 +99,7 @@ impl Qp {
             xrc_srq: None,
             rings: None,
             push: PushPage::default(),
+            rate: None,
             attached_count: 0,
         }
     }
@@ -129,6 +135,23 @@ impl Qp {
     pub(crate) fn completes_in(&self, token: u64) -> bool {
         self.init.send_cq.token() == token
             || self.with_recv_cq(Cq::token).is_some_and(|own| own == token)
+    }
+
+    /// Whether the rate that the program set lets a packet go now; otherwise the queue pair is
+    /// woken when it does.
+    pub(crate) fn rate_allows(&mut self, cx: &mut Cx, bytes: usize) -> bool {
+        let Some(at) = self.rate.as_mut().and_then(|rate| rate.begin_wait(bytes, cx.now)) else {
+            return true;
+        };
+        cx.timers.arm(TimerKey::Qp(self.index()), at);
+        false
+    }
+
+    /// A packet of this size goes.
+    pub(crate) fn charge_rate(&mut self, cx: &Cx, bytes: usize) {
+        if let Some(rate) = &mut self.rate {
+            rate.charge(bytes, cx.now);
+        }
     }
 
     pub(crate) fn receives(&self) -> bool {

@@ -30,14 +30,15 @@ const fn union(masks: &[AttrMask]) -> AttrMask {
 const NONE: AttrMask = AttrMask::empty();
 const CONNECTED_INIT: AttrMask = union(&[M::PKEY_INDEX, M::PORT, M::ACCESS_FLAGS]);
 const UD_INIT: AttrMask = union(&[M::PKEY_INDEX, M::PORT, M::QKEY]);
-const UD_ANY: AttrMask = union(&[M::CUR_STATE, M::QKEY]);
+const UD_ANY: AttrMask = union(&[M::CUR_STATE, M::QKEY, M::RATE_LIMIT]);
 const UC_RTR: AttrMask = union(&[M::AV, M::PATH_MTU, M::DEST_QPN, M::RQ_PSN]);
 const RC_RTR: AttrMask = union(&[UC_RTR, M::MAX_DEST_RD_ATOMIC, M::MIN_RNR_TIMER]);
 const RTR_OPTIONAL: AttrMask = union(&[M::ALT_PATH, M::ACCESS_FLAGS, M::PKEY_INDEX]);
 const RC_RTS: AttrMask =
     union(&[M::TIMEOUT, M::RETRY_CNT, M::RNR_RETRY, M::SQ_PSN, M::MAX_QP_RD_ATOMIC]);
 const XRC_RECV_RTS: AttrMask = union(&[M::TIMEOUT, M::SQ_PSN]);
-const UC_LIVE: AttrMask = union(&[M::CUR_STATE, M::ACCESS_FLAGS, M::ALT_PATH, M::PATH_MIG_STATE]);
+const UC_LIVE: AttrMask =
+    union(&[M::CUR_STATE, M::ACCESS_FLAGS, M::ALT_PATH, M::PATH_MIG_STATE, M::RATE_LIMIT]);
 const RC_LIVE: AttrMask = union(&[UC_LIVE, M::MIN_RNR_TIMER]);
 const UC_SQD: AttrMask =
     union(&[M::AV, M::ALT_PATH, M::ACCESS_FLAGS, M::PKEY_INDEX, M::PATH_MIG_STATE]);
@@ -95,11 +96,11 @@ pub(super) fn useful(qp_type: QpType, mask: AttrMask) -> AttrMask {
 /// Checks a modify against the table; returns the state it leads to.
 pub(super) fn check(
     qp_type: QpType,
-    current: QpState,
+    from: QpState,
     attr: &QpAttr,
     mask: AttrMask,
 ) -> Result<QpState> {
-    let from = check_current(current, attr, mask)?;
+    check_current(from, attr, mask)?;
     let to = if mask.contains(M::STATE) { attr.state } else { from };
     let row = transition(qp_type, from, to).ok_or_else(|| {
         VerbsError::invalid(format!("{qp_type:?} queue pair: no move from {from:?} to {to:?}"))
@@ -122,15 +123,15 @@ fn refused(to: QpState, names: &AttrMask, why: &str) -> VerbsError {
     VerbsError::invalid(format!("{to:?} refused: {} {why}", names.join(", ")))
 }
 
-/// `CUR_STATE` must be believable: the state found, or RTS while still in RTR.
-fn check_current(current: QpState, attr: &QpAttr, mask: AttrMask) -> Result<QpState> {
+/// `CUR_STATE` must be the state found.
+fn check_current(current: QpState, attr: &QpAttr, mask: AttrMask) -> Result<()> {
     if mask.contains(M::CUR_STATE) && attr.cur_state != current {
         return Err(VerbsError::invalid(format!(
             "modify refused: cur_qp_state says {:?}, the queue pair is in {current:?}",
             attr.cur_state
         )));
     }
-    Ok(current)
+    Ok(())
 }
 
 fn check_values(attr: &QpAttr, mask: AttrMask) -> Result<()> {

@@ -43,14 +43,14 @@ fn reliable_connection() {
         Init Rtr: av path_mtu rq_psn min_rnr_timer max_dest_rd_atomic dest_qpn / access_flags pkey_index alt_path
         Init Err: - / -
         Rtr Reset: - / -
-        Rtr Rts: timeout retry_cnt rnr_retry max_qp_rd_atomic sq_psn / cur_state access_flags alt_path min_rnr_timer path_mig_state
+        Rtr Rts: timeout retry_cnt rnr_retry max_qp_rd_atomic sq_psn / cur_state access_flags alt_path min_rnr_timer path_mig_state rate_limit
         Rtr Err: - / -
         Rts Reset: - / -
-        Rts Rts: - / cur_state access_flags alt_path min_rnr_timer path_mig_state
+        Rts Rts: - / cur_state access_flags alt_path min_rnr_timer path_mig_state rate_limit
         Rts Sqd: - / en_sqd_async_notify
         Rts Err: - / -
         Sqd Reset: - / -
-        Sqd Rts: - / cur_state access_flags alt_path min_rnr_timer path_mig_state
+        Sqd Rts: - / cur_state access_flags alt_path min_rnr_timer path_mig_state rate_limit
         Sqd Sqd: - / access_flags pkey_index port av timeout retry_cnt rnr_retry max_qp_rd_atomic alt_path min_rnr_timer max_dest_rd_atomic path_mig_state
         Sqd Err: - / -
         Sqe Reset: - / -
@@ -71,14 +71,14 @@ fn unreliable_connection() {
         Init Rtr: av path_mtu rq_psn dest_qpn / access_flags pkey_index alt_path
         Init Err: - / -
         Rtr Reset: - / -
-        Rtr Rts: sq_psn / cur_state access_flags alt_path path_mig_state
+        Rtr Rts: sq_psn / cur_state access_flags alt_path path_mig_state rate_limit
         Rtr Err: - / -
         Rts Reset: - / -
-        Rts Rts: - / cur_state access_flags alt_path path_mig_state
+        Rts Rts: - / cur_state access_flags alt_path path_mig_state rate_limit
         Rts Sqd: - / en_sqd_async_notify
         Rts Err: - / -
         Sqd Reset: - / -
-        Sqd Rts: - / cur_state access_flags alt_path path_mig_state
+        Sqd Rts: - / cur_state access_flags alt_path path_mig_state rate_limit
         Sqd Sqd: - / access_flags pkey_index av alt_path path_mig_state
         Sqd Err: - / -
         Sqe Reset: - / -
@@ -100,18 +100,18 @@ fn datagram() {
         Init Rtr: - / pkey_index qkey
         Init Err: - / -
         Rtr Reset: - / -
-        Rtr Rts: sq_psn / cur_state qkey
+        Rtr Rts: sq_psn / cur_state qkey rate_limit
         Rtr Err: - / -
         Rts Reset: - / -
-        Rts Rts: - / cur_state qkey
+        Rts Rts: - / cur_state qkey rate_limit
         Rts Sqd: - / en_sqd_async_notify
         Rts Err: - / -
         Sqd Reset: - / -
-        Sqd Rts: - / cur_state qkey
+        Sqd Rts: - / cur_state qkey rate_limit
         Sqd Sqd: - / pkey_index qkey
         Sqd Err: - / -
         Sqe Reset: - / -
-        Sqe Rts: - / cur_state qkey
+        Sqe Rts: - / cur_state qkey rate_limit
         Sqe Err: - / -
         Err Reset: - / -
         Err Err: - / -

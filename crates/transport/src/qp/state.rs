@@ -8,6 +8,7 @@ use super::{Path, Qp, QpAttr, QpState, QpType, modify};
 use crate::cx::Cx;
 use crate::effects::{EventKind, EventSource};
 use crate::error::{Result, VerbsError};
+use crate::rate::Rate;
 use crate::roce::{Requester, Responder};
 
 impl Qp {
@@ -21,6 +22,10 @@ impl Qp {
         let path = self.resolve(cx, &next, to, mask)?;
         if path.map(|path| path.peer) != self.path.map(|path| path.peer) {
             self.release_in_flight(cx, u32::MAX, false);
+        }
+        if next.rate != self.attr.rate {
+            self.rate = Rate::new(next.rate);
+            cx.ready.push(self.index());
         }
         self.attr = next;
         self.attr.state = from;
@@ -87,7 +92,7 @@ impl Qp {
     /// Outstanding requests vanish without completions, as on the hardware.
     fn reset(&mut self, cx: &mut Cx) {
         self.release_windows(cx);
-        self.attr = QpAttr::default();
+        (self.attr, self.rate) = (QpAttr::default(), None);
         while let Some(wqe) = self.sq.pop_front() {
             self.reclaim_page(wqe);
         }
@@ -133,6 +138,7 @@ fn merge(to: &mut QpAttr, from: &QpAttr, mask: AttrMask) {
         SQ_PSN sq_psn,
         MAX_DEST_RD_ATOMIC max_dest_rd_atomic,
         DEST_QPN dest_qpn,
+        RATE_LIMIT rate,
     }
     if mask.contains(AttrMask::ACCESS_FLAGS) {
         to.access = from.access

@@ -134,9 +134,10 @@ impl Qp {
             if !batch.has_room(size, &path.route) || again && !batch.is_empty() {
                 return Fill::Full;
             }
-            if !self.reserve(cx, &path, &plan) {
+            if !self.rate_allows(cx, size) || !self.reserve(cx, &path, &plan) {
                 return Fill::Idle;
             }
+            self.charge_rate(cx, size);
             if let Err(status) = self.send_packet(cx, &path, plan, batch) {
                 self.defer_failure(cx, status);
                 return Fill::Idle;
@@ -421,8 +422,9 @@ impl Qp {
         again && plain && plan.headers.feth.is_some() && turn > 0 && turn.is_multiple_of(2)
     }
 
-    /// At the end of each message, every quarter window, and where the shared window is filled
-    /// and nothing of this queue pair's share was asked about: otherwise nobody would make room.
+    /// At the end of each message, every quarter window, where the shared window is filled and
+    /// nothing of this queue pair's share was asked about, for otherwise nobody would make room,
+    /// and before a pause that the program's rate asks for.
     fn asks_for_ack(&self, cx: &Cx, path: &Path, plan: &Plan) -> bool {
         let quarter = (cx.peers.window(path.peer) / path.mtu / 4).max(1);
         let unasked = self.req.unasked + 1;
@@ -430,6 +432,7 @@ impl Qp {
             || plan.cost == 0
             || unasked >= quarter
             || unasked >= self.req.in_flight && cx.peers.is_nearly_full(path.peer)
+            || self.rate.as_ref().is_some_and(|rate| rate.wait(plan.payload_len, cx.now).is_some())
     }
 
     fn advance_cursor(&mut self, cx: &mut Cx, plan: &Plan) {

@@ -25,6 +25,11 @@ impl Qp {
 
     /// One of this queue pair's deadlines may be due.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Cx) {
+        match self.rate.as_mut().map(|rate| rate.handle_timeout(cx.now)) {
+            Some(Ok(true)) => cx.ready.push(self.index()),
+            Some(Err(at)) => cx.timers.arm(TimerKey::Qp(self.index()), at),
+            _ => {}
+        }
         if !self.init.qp_type.is_acknowledged()
             || !matches!(self.attr.state, QpState::Rts | QpState::Sqd)
         {

@@ -36,9 +36,10 @@ impl Qp {
             if !batch.has_room(size, &route) {
                 return Fill::Full;
             }
-            if !self.reserve_datagram(cx, &route, &headers, size) {
+            if !self.rate_allows(cx, size) || !self.reserve_datagram(cx, &route, &headers, size) {
                 return Fill::Idle;
             }
+            self.charge_rate(cx, size);
             self.send_datagram(cx, batch, &route, &headers);
         }
         Fill::Idle

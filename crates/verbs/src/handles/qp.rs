@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use irdma_mem::Access;
 use irdma_transport as transport;
 use irdma_transport::{
-    AttrMask, QpAttr, QpCap, QpState, QpType, RecvWr, Result, SendOp, SendWr, VerbsError,
+    AttrMask, QpAttr, QpCap, QpState, QpType, RateLimit, RecvWr, Result, SendOp, SendWr, VerbsError,
 };
 use irdma_wire::{Gid, Qpn};
 
@@ -231,6 +231,18 @@ impl Qp {
         self.inner.modify_qp_roce(attr, mask).logged("modify_qp")
     }
 
+    /// Limits the rate at which the queue pair sends (`ibv_modify_qp_rate_limit(3)`), in RTS;
+    /// [`AttrMask::RATE_LIMIT`] does the same on the way there.
+    ///
+    /// Requests and datagrams count, with their headers; what answers the peer does not.
+    /// EOPNOTSUPP where the profile has no limits, EINVAL above [`crate::Limits::max_rate_kbps`]
+    /// and in other states.
+    pub fn modify_qp_rate_limit(&self, rate: RateLimit) -> Result<()> {
+        let attr = QpAttr { rate, ..QpAttr::default() };
+        let modified = self.inner.modify_qp_roce(&attr, AttrMask::RATE_LIMIT);
+        modified.logged("modify_qp_rate_limit")
+    }
+
     /// Attributes and sizes as they are now.
     pub fn query_qp(&self) -> Result<(QpAttr, QpCap)> {
         let queried = self
@@ -444,6 +456,10 @@ impl QpInner {
         if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
             let most = limits.max_qp_rd_atom;
             at_most("max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), most.into())?;
+        }
+        if mask.contains(AttrMask::RATE_LIMIT) {
+            context.device.profile().check(Features::RATE_LIMIT)?;
+            at_most("rate_limit", attr.rate.kbps, limits.max_rate_kbps)?;
         }
         if mask.contains(AttrMask::PATH_MTU) {
             let active = context.device.query_port(PORT)?.active_mtu;
