@@ -173,7 +173,8 @@ impl Device {
     }
 
     /// Takes the device away from this process, as when a card is pulled: every open context hears
-    /// of `PortErr` and `DeviceFatal` and is cut off, and the device is no more in the list.
+    /// of `PortErr` and `DeviceFatal` and is cut off, every [`crate::cm::Id`] on it hears of
+    /// `DeviceRemoval`, and the device is no more in the list.
     ///
     /// Calls on those contexts answer EIO from now on, except those that destroy.
     pub fn ib_unregister_device(&self) {
@@ -184,6 +185,9 @@ impl Device {
             .iter()
             .filter(|context| context.device.name() == self.name())
             .for_each(|context| context.device_removed());
+        if let Some(engine) = process.engine() {
+            engine.remove_device(self.name());
+        }
     }
 
     /// Gives back a device that was taken away; it must be opened anew.

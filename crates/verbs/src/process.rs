@@ -125,8 +125,12 @@ impl Process {
 
     /// The open contexts.
     pub(crate) fn contexts(&self) -> Vec<Arc<ContextInner>> {
-        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).0.upgrade();
-        engine.map(|engine| engine.targets.contexts()).unwrap_or_default()
+        self.engine().map(|engine| engine.targets.contexts()).unwrap_or_default()
+    }
+
+    /// The engine, while something uses it.
+    pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner).0.upgrade()
     }
 
     /// Counts a user as gone; the last one stops the engine.

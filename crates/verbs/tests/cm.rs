@@ -212,9 +212,10 @@ fn no_more_peers_wait_than_the_backlog() {
     let addr = SocketAddr::new(HERE, listener.1.local_addr().unwrap().port());
     let (first, a) = resolved(QpType::Rc, addr);
     let (second, b) = resolved(QpType::Rc, addr);
-    a.connect(&ConnParam::default()).unwrap();
+    let from = |qpn| ConnParam { qpn: irdma::Qpn::new(qpn), ..ConnParam::default() };
+    a.connect(&from(7)).unwrap();
     common::eventually("a peer waits", || is_readable(&listener.0));
-    b.connect(&ConnParam::default()).unwrap();
+    b.connect(&from(8)).unwrap();
     assert_eq!(expect(&second, EventKind::Rejected).status(), 28);
     expect_nothing(&first);
     let mut event = expect(&listener.0, EventKind::ConnectRequest);
@@ -279,7 +280,7 @@ fn traffic_before_the_last_message_counts_as_it() {
     let (channel, id) = resolved(QpType::Rc, listener.addr);
     let a = node(QpType::Rc);
     id.connect(&param(&a, b"")).unwrap();
-    let b = accept(&listener, QpType::Rc, b"");
+    let b = accept(&listener, b"");
     b.node.post_recv(1, 0, LEN);
     expect(&channel, EventKind::ConnectResponse);
     set_up(&id, &a);
@@ -423,7 +424,7 @@ fn options_reach_the_connection() {
     assert_eq!(id.path().map(|path| path.traffic_class), Some(0x48));
     let a = node(QpType::Rc);
     id.connect(&param(&a, b"")).unwrap();
-    let b = accept(&listener, QpType::Rc, b"");
+    let b = accept(&listener, b"");
     expect(&channel, EventKind::ConnectResponse);
     set_up(&id, &a);
     let attr = a.qp.query_qp().unwrap().0;

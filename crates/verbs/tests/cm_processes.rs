@@ -4,11 +4,13 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::cm::{End, HERE, LEN, Listener, accept, channel, expect, listen, param, resolved};
-use common::cm::{node, set_up};
+use common::cm::{
+    HERE, Listener, accept, channel, connected, echo_once, expect, listen, node, param, ping_once,
+    port_of, resolved, set_up, show_port,
+};
 use common::process::{Peer, ROLE, line_after, read_line};
 use irdma::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
-use irdma::{ErrorKind, QpType, SendOp};
+use irdma::{ErrorKind, QpType};
 
 /// Does nothing as a test; is the main function of the other processes.
 #[test]
@@ -22,53 +24,23 @@ fn another_process() {
     }
 }
 
-fn show_port(listener: &Listener) {
-    println!("@port {}", listener.addr.port());
-}
-
-fn port_of(peer: &mut Peer) -> SocketAddr {
-    let port = line_after(&mut peer.stdout, "port ").parse().unwrap();
-    SocketAddr::new(HERE, port)
+fn addr_of(peer: &mut Peer) -> SocketAddr {
+    SocketAddr::new(HERE, port_of(peer))
 }
 
 /// Accepts one peer and sends back what it says.
 fn echo() {
     let listener = listen(QpType::Rc, [0, 0, 0, 0].into());
     show_port(&listener);
-    let end = accept(&listener, QpType::Rc, b"");
-    end.node.post_recv(1, 0, LEN);
-    expect(&listener.channel, EventKind::Established);
-    end.node.complete();
-    end.node.post(2, SendOp::Send { imm: None }, 0, LEN);
-    end.node.complete();
-    expect(&listener.channel, EventKind::Disconnected);
-    end.id.disconnect().unwrap();
+    echo_once(&listener);
     read_line();
-}
-
-fn connected(addr: SocketAddr) -> End {
-    let (channel, id) = resolved(QpType::Rc, addr);
-    let node = node(QpType::Rc);
-    id.connect(&param(&node, b"")).unwrap();
-    expect(&channel, EventKind::ConnectResponse);
-    set_up(&id, &node);
-    id.establish().unwrap();
-    End { channel, id, node }
 }
 
 #[test]
 fn processes_on_one_address_connect_to_each_other() {
     let mut peers: Vec<Peer> = (0..3).map(|_| Peer::start_silent("echo")).collect();
     for peer in &mut peers {
-        let end = connected(port_of(peer));
-        end.node.post_recv(1, LEN, LEN);
-        end.node.fill(0, LEN, 9);
-        end.node.post(2, SendOp::Send { imm: None }, 0, LEN);
-        end.node.complete();
-        end.node.complete();
-        end.node.expect_bytes(LEN, LEN, 9);
-        end.id.disconnect().unwrap();
-        expect(&end.channel, EventKind::Disconnected);
+        ping_once(addr_of(peer));
     }
     peers.into_iter().for_each(Peer::finish);
 }
@@ -76,7 +48,7 @@ fn processes_on_one_address_connect_to_each_other() {
 #[test]
 fn a_port_of_another_process_is_taken_until_it_ends() {
     let mut peer = Peer::start_silent("echo");
-    let addr = port_of(&mut peer);
+    let addr = addr_of(&mut peer);
     for ip in [HERE, [0, 0, 0, 0].into()] {
         let id = Id::create(None, PortSpace::Tcp).unwrap();
         let refused = id.bind_addr((ip, addr.port()).into()).unwrap_err();
@@ -108,7 +80,7 @@ fn holder() {
 #[test]
 fn a_port_is_held_until_the_last_new_connection_is_made() {
     let mut peer = Peer::start_silent("holder");
-    let addr = port_of(&mut peer);
+    let addr = addr_of(&mut peer);
     let (channel, id) = resolved(QpType::Rc, addr);
     let a = node(QpType::Rc);
     id.connect(&param(&a, b"")).unwrap();
@@ -161,7 +133,7 @@ fn forker() {
         child => {
             assert!(child > 0);
             show_port(&listener);
-            let end = accept(&listener, QpType::Rc, b"");
+            let end = accept(&listener, b"");
             expect(&listener.channel, EventKind::Established);
             drop(end);
             let mut status = 0;
@@ -193,7 +165,7 @@ fn forked_child(inherited: Listener) -> ! {
 #[test]
 fn a_forked_child_leaves_its_parents_connections_alone() {
     let mut peer = Peer::start_silent("forker");
-    let end = connected(port_of(&mut peer));
+    let end = connected(addr_of(&mut peer));
     expect(&end.channel, EventKind::Disconnected);
     peer.finish();
 }

@@ -39,6 +39,12 @@ fn rc_pingpong() {
 }
 
 #[test]
+fn cm_ping_pong() {
+    let wanted = "connected by address; 1000 round trips of 64 bytes, ";
+    assert!(run("cm_ping_pong").starts_with(wanted));
+}
+
+#[test]
 fn one_sided() {
     let said = run("one_sided");
     assert!(said.contains("client: wrote and read back 1048576 bytes\n"), "{said}");

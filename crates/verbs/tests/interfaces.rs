@@ -4,59 +4,12 @@ mod common;
 
 use std::io::Write;
 use std::net::UdpSocket;
-use std::process::Command;
 use std::time::Duration;
 
+use common::link::{Link, device, ip};
 use common::process::{Peer, ROLE, line_after, meet, read_line};
-use common::{Ends, Node, eventually};
+use common::{Ends, Node};
 use irdma::{Device, EventKind, PortState, QpType, SendOp, Wc, WcStatus};
-
-fn ip(arguments: &str) {
-    let done = Command::new("ip").args(arguments.split(' ')).status().expect("iproute2");
-    assert!(done.success(), "ip {arguments}");
-}
-
-/// Two network namespaces with a link between them, gone when dropped.
-struct Link([String; 2]);
-
-impl Link {
-    /// `None`, said on stderr, where namespaces cannot be made.
-    fn new(name: &str) -> Option<Link> {
-        let names = ["a", "b"].map(|end| format!("verbs-{name}-{end}"));
-        let made = Command::new("ip").args(["netns", "add", &names[0]]).status();
-        if !made.is_ok_and(|status| status.success()) {
-            eprintln!("SKIP: network namespaces need root and iproute2");
-            return None;
-        }
-        ip(&format!("netns add {}", names[1]));
-        let [a, b] = &names;
-        ip(&format!("-n {a} link add v0 type veth peer name v0 netns {b}"));
-        for (host, end) in [(1, a), (2, b)] {
-            ip(&format!("-n {end} addr add 10.9.0.{host}/24 dev v0"));
-            ip(&format!("-n {end} addr add 2001:db8:9::{host}/64 dev v0 nodad"));
-            ip(&format!("-n {end} link set v0 up"));
-            ip(&format!("-n {end} link set lo up"));
-        }
-        Some(Link(names))
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            let _ = Command::new("ip").args(["netns", "delete", name]).status();
-        }
-    }
-}
-
-fn device() -> Device {
-    let mut devices = Vec::new();
-    eventually("a device", || {
-        devices = Device::list().unwrap();
-        devices[0].get_netdev() == "v0" && devices[0].query_port(1).unwrap().gid_tbl_len == 2
-    });
-    devices.remove(0)
-}
 
 /// Does nothing as a test; is the main function of the other processes.
 #[test]

@@ -1,7 +1,7 @@
 //! Connections by id and by what a peer calls them, and who listens.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use irdma_wire::Qpn;
 use irdma_wire::cm::ServiceId;
@@ -79,10 +79,18 @@ impl Table {
         self.listeners.retain(|_, listener| listener.token != token);
     }
 
-    /// Who listens for `service` at `addr`: for that address if anybody does.
+    /// Who listens for `service` at `addr`: for that address if anybody does, or else for all of
+    /// its IP version.
     pub(super) fn listener(&self, service: ServiceId, addr: IpAddr) -> Option<(Pair, u64)> {
-        let mut pairs = [(service, Some(addr)), (service, None)].into_iter();
-        pairs.find_map(|pair| Some((pair, self.listeners.get(&pair)?.token)))
+        let version = match addr {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let mut addrs = [Some(addr), Some(version), None].into_iter();
+        addrs.find_map(|addr| {
+            let pair = (service, addr);
+            Some((pair, self.listeners.get(&pair)?.token))
+        })
     }
 
     pub(super) fn has_room(&self, pair: &Pair) -> bool {

@@ -48,7 +48,7 @@ impl Table {
                 return;
             }
         };
-        let taken = self.listener(listener).is_some_and(|id| id.take_in(self, caller));
+        let taken = self.get(listener).is_some_and(|id| id.take_in(self, caller));
         if !taken {
             let now = lane.now();
             lane.endpoint.cm_destroy(now, comm);
@@ -97,7 +97,7 @@ impl IdInner {
     /// wanted.
     fn take_in(self: &Arc<Self>, table: &Table, caller: Caller) -> bool {
         let mut state = self.state();
-        let Some(new) = self.admit(&state, &caller) else { return false };
+        let Some(new) = self.admit(table, &state, &caller) else { return false };
         table.add_comm(caller.comm, &new);
         state.waiting += 1;
         tracing::info!("connection manager: a new peer, {:?}", new.state().peer);
@@ -111,14 +111,13 @@ impl IdInner {
         true
     }
 
-    fn admit(&self, state: &State, caller: &Caller) -> Option<Arc<IdInner>> {
+    fn admit(&self, table: &Table, state: &State, caller: &Caller) -> Option<Arc<IdInner>> {
         let local = state.local?;
         let header = IpHeader::parse(&caller.private)
             .inspect_err(|error| tracing::info!("connection manager: refused: {error}"))
             .ok()?;
-        let wrong_kind = state.options.afonly && header.dst.is_ipv4() != local.is_ipv4();
         let full = state.waiting >= state.backlog;
-        if state.phase != Phase::Listening || self.qp_type != caller.qp_type || wrong_kind || full {
+        if state.phase != Phase::Listening || self.qp_type != caller.qp_type || full {
             tracing::info!(
                 "connection manager: refused: a {:?} peer at {local}, where {} of {} wait",
                 caller.qp_type,
@@ -127,7 +126,8 @@ impl IdInner {
             );
             return None;
         }
-        let new = IdInner::new(self.space, self.qp_type, 0, Arc::clone(&state.channel));
+        let channel = Arc::clone(&state.channel);
+        let new = table.add(|token| IdInner::new(self.space, self.qp_type, token, channel));
         let mut peers = new.state();
         peers.phase = Phase::Connecting;
         peers.unaccepted = true;
@@ -138,7 +138,7 @@ impl IdInner {
         peers.conn = caller.conn;
         peers.asked_at = state.bound.clone();
         drop(peers);
-        Some(Arc::new(new))
+        Some(new)
     }
 
     /// Finds the device of a new peer's connection; called without the lane's lock.

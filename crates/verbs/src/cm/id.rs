@@ -59,9 +59,9 @@ impl Id {
             None => EventChannel::create_event_channel()?,
         };
         channel.engine.check_fork()?;
-        let token = channel.engine.next_token();
-        let inner = IdInner::new(space, qp_type, token, channel.queue);
-        Ok(Id { inner: Arc::new(inner), engine: channel.engine })
+        let EventChannel { queue, engine } = channel;
+        let inner = engine.targets.cm.add(|token| IdInner::new(space, qp_type, token, queue));
+        Ok(Id { inner, engine })
     }
 
     /// The handle of a new peer's identifier.

@@ -119,12 +119,13 @@ impl Id {
         let mut state = self.inner.state();
         state.check(Phase::Bound, "listen")?;
         let service = ServiceId::rdma_ip(self.inner.space, local.port());
-        let everywhere = local.ip().is_unspecified();
-        let addr = Some(local.ip()).filter(|_| !everywhere);
+        let addr = Some(local.ip()).filter(|_| !state.is_wildcard() || state.options.afonly);
         lane.endpoint.cm_listen(self.inner.token, service, addr)?;
         state.backlog = if (1..MAX_BACKLOG).contains(&backlog) { backlog } else { MAX_BACKLOG };
         state.phase = Phase::Listening;
-        self.engine().targets.cm.add_listener(&self.inner, everywhere);
+        if state.is_wildcard() {
+            self.engine().targets.cm.note_everywhere(true);
+        }
         Ok(())
     }
 

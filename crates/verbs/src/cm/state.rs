@@ -36,6 +36,8 @@ pub(super) enum Phase {
     /// A connection is being made, or there is one.
     Connecting,
     Disconnected,
+    /// Its device is gone.
+    Removed,
     Ended,
 }
 
@@ -43,7 +45,7 @@ pub(super) enum Phase {
 pub(crate) struct IdInner {
     pub(super) space: PortSpace,
     pub(super) qp_type: QpType,
-    /// Names it as a listener.
+    /// Names it in the tables.
     pub(super) token: u64,
     cookie: AtomicU64,
     pub(super) unacked: Unacked,
@@ -168,6 +170,7 @@ impl IdInner {
         if phase == Phase::Ended {
             return;
         }
+        table.remove(self.token);
         if let Some(lane) = &mut lane {
             state.leave(self.token, phase, lane, table);
         }
@@ -178,6 +181,25 @@ impl IdInner {
         drop(state);
         for new in waiting.into_iter().filter_map(|event| event.new) {
             new.end(lane.as_deref_mut(), table);
+        }
+    }
+
+    /// A device is gone. If it stands on it, peers are told as when it ends.
+    pub(super) fn device_removed(
+        self: &Arc<Self>,
+        lane: &mut LaneInner,
+        table: &Table,
+        name: &str,
+    ) {
+        let mut state = self.state();
+        let stands = state.device.as_ref().is_some_and(|device| device.name() == name);
+        if !stands || matches!(state.phase, Phase::Removed | Phase::Ended) {
+            return;
+        }
+        let phase = std::mem::replace(&mut state.phase, Phase::Removed);
+        state.leave(self.token, phase, lane, table);
+        if !state.unaccepted {
+            self.tell_only(&state, EventKind::DeviceRemoval, 0);
         }
     }
 
@@ -205,7 +227,9 @@ impl State {
     fn leave(&mut self, token: u64, phase: Phase, lane: &mut LaneInner, table: &Table) {
         if phase == Phase::Listening {
             lane.endpoint.cm_unlisten(token);
-            table.remove_listener(token, self.listens_everywhere());
+            if self.is_wildcard() {
+                table.note_everywhere(false);
+            }
         }
         if let Some(comm) = self.comm.take() {
             table.remove_comm(comm);
@@ -215,7 +239,8 @@ impl State {
         self.asked_at = None;
     }
 
-    pub(super) fn listens_everywhere(&self) -> bool {
+    /// Whether it is bound to all addresses, those to come among them.
+    pub(super) fn is_wildcard(&self) -> bool {
         self.local.is_some_and(|local| local.ip().is_unspecified())
     }
 

@@ -136,6 +136,13 @@ impl Engine {
         self.lane.get().map(|lane| &**lane)
     }
 
+    /// A device was taken away: tells those who connect over it.
+    pub(crate) fn remove_device(&self, name: &str) {
+        if let Some(lane) = self.lane_if_open() {
+            self.targets.cm.remove_device(&mut lane.lock(), name);
+        }
+    }
+
     /// Starts the background thread if it does not run. Without it the program's own calls still
     /// run the protocol, so a failure is logged and no more.
     pub(crate) fn start_background(&self) {

@@ -199,6 +199,12 @@ impl Interfaces {
                 None => context.device_removed(),
             }
         }
+        for device in self.targets.cm.devices() {
+            let known = ports.get(device.name()).copied();
+            if known.or_else(|| device.find_port().ok()) == Some(None) {
+                self.targets.cm.remove_device(&mut self.lane.lock(), device.name());
+            }
+        }
         if self.targets.cm.listens_everywhere() {
             self.open_all();
         }

@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use irdma::cm::{ConnParam, Event, EventChannel, EventKind, Id, MAX_RESOURCES, PortSpace};
-use irdma::{QpState, QpType};
+use irdma::{QpState, QpType, SendOp};
 
+use super::process::{Peer, line_after};
 use super::{Node, loopback};
 
 pub const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -41,6 +42,15 @@ pub struct Listener {
     pub addr: SocketAddr,
 }
 
+pub fn show_port(listener: &Listener) {
+    println!("@port {}", listener.addr.port());
+}
+
+/// The port that another process shows.
+pub fn port_of(peer: &mut Peer) -> u16 {
+    line_after(&mut peer.stdout, "port ").parse().expect("a port")
+}
+
 pub fn listen(qp_type: QpType, addr: IpAddr) -> Listener {
     let channel = channel();
     let id = Id::create_for(Some(&channel), space_of(qp_type), qp_type).expect("an id");
@@ -63,6 +73,47 @@ pub fn resolved(qp_type: QpType, addr: SocketAddr) -> (EventChannel, Id) {
 
 pub fn node(qp_type: QpType) -> Node {
     Node::new(&loopback(), qp_type, 4 * LEN)
+}
+
+/// On the device that leads to the peer.
+pub fn node_of(id: &Id) -> Node {
+    Node::new(&id.device().expect("a device"), id.qp_type(), 4 * LEN)
+}
+
+/// Connects to a listener of another process.
+pub fn connected(addr: SocketAddr) -> End {
+    let (channel, id) = resolved(QpType::Rc, addr);
+    let node = node_of(&id);
+    id.connect(&param(&node, b"")).expect("a request");
+    expect(&channel, EventKind::ConnectResponse);
+    set_up(&id, &node);
+    id.establish().expect("the last message");
+    End { channel, id, node }
+}
+
+/// Accepts one peer, sends back what it says, and sees it leave.
+pub fn echo_once(listener: &Listener) {
+    let end = accept(listener, b"");
+    end.node.post_recv(1, 0, LEN);
+    expect(&listener.channel, EventKind::Established);
+    end.node.complete();
+    end.node.post(2, SendOp::Send { imm: None }, 0, LEN);
+    end.node.complete();
+    expect(&listener.channel, EventKind::Disconnected);
+    end.id.disconnect().expect("an end");
+}
+
+/// Talks to a process that echoes, and leaves.
+pub fn ping_once(addr: SocketAddr) {
+    let end = connected(addr);
+    end.node.post_recv(1, LEN, LEN);
+    end.node.fill(0, LEN, 9);
+    end.node.post(2, SendOp::Send { imm: None }, 0, LEN);
+    end.node.complete();
+    end.node.complete();
+    end.node.expect_bytes(LEN, LEN, 9);
+    end.id.disconnect().expect("an end");
+    expect(&end.channel, EventKind::Disconnected);
 }
 
 pub fn param<'a>(node: &Node, private: &'a [u8]) -> ConnParam<'a> {
@@ -97,7 +148,7 @@ pub fn connect(listener: &Listener, qp_type: QpType) -> (End, End) {
     let (channel, id) = resolved(qp_type, listener.addr);
     let client = End { channel, id, node: node(qp_type) };
     client.id.connect(&param(&client.node, b"from the client")).expect("a request");
-    let server = accept(listener, qp_type, b"from the server");
+    let server = accept(listener, b"from the server");
     let event = expect(&client.channel, EventKind::ConnectResponse);
     assert!(event.private().starts_with(b"from the server\0"));
     set_up(&client.id, &client.node);
@@ -107,10 +158,10 @@ pub fn connect(listener: &Listener, qp_type: QpType) -> (End, End) {
 }
 
 /// Accepts the next peer.
-pub fn accept(listener: &Listener, qp_type: QpType, private: &[u8]) -> End {
+pub fn accept(listener: &Listener, private: &[u8]) -> End {
     let mut event = expect(&listener.channel, EventKind::ConnectRequest);
     let id = event.take_id().expect("the new peer's id");
-    let node = node(qp_type);
+    let node = node_of(&id);
     set_up(&id, &node);
     id.accept(&param(&node, private)).expect("an answer");
     End { channel: listener.channel.clone(), id, node }

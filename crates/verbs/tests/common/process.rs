@@ -49,6 +49,13 @@ impl Peer {
         Peer::spawn(Command::new(std::env::current_exe().unwrap()), role)
     }
 
+    /// The same, in a network namespace.
+    pub fn start_silent_in(namespace: &str, role: &str) -> Peer {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]).arg(std::env::current_exe().unwrap());
+        Peer::spawn(command, role)
+    }
+
     /// The same, with more environment variables.
     pub fn start_silent_env(role: &str, variables: &[(&str, &str)]) -> Peer {
         let mut command = Command::new(std::env::current_exe().unwrap());
