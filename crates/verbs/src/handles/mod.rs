@@ -20,8 +20,8 @@ mod xrc;
 
 pub use ah::{Ah, AhAttr};
 pub(crate) use ah::{AhTable, is_link_scoped};
-pub(crate) use cq::CqInner;
 pub use cq::{Cq, CqInitAttr};
+pub(crate) use cq::{CqInner, Feed};
 pub use dm::{Dm, DmAttr};
 pub use fast::FastMr;
 pub(crate) use mr::MrInner;

@@ -10,11 +10,12 @@ use irdma_transport::{
 };
 use irdma_wire::{Gid, Qpn};
 
-use super::{AhAttr, Cq, CqInner, Pd, PdInner, QueueMrInner, Srq, SrqInner, XrcdInner};
+use super::{AhAttr, Cq, Feed, Pd, PdInner, QueueMrInner, Srq, SrqInner, XrcdInner};
 use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
-use crate::engine::{Engine, Lane, LaneGuard};
+use crate::engine::{Attachment, Lane, LaneGuard};
 use crate::life::{Alive, Life, Unacked, Use};
+use crate::limits::Place;
 use crate::log::Logged;
 use crate::port::PORT;
 use crate::profile::{Features, Profile, at_most};
@@ -34,7 +35,7 @@ pub struct Qp {
 /// What a queue pair stands on.
 #[derive(Debug)]
 pub(super) enum Uses {
-    Own { _pd: Use<PdInner>, _cqs: [Use<CqInner>; 2], _srq: Option<Use<SrqInner>> },
+    Own { _pd: Use<PdInner>, _feeds: [Feed; 2], _srq: Option<Use<SrqInner>> },
     Xrcd { _xrcd: Use<XrcdInner> },
 }
 
@@ -52,12 +53,22 @@ pub(crate) struct QpInner {
     lane: Arc<Lane>,
     context: Arc<ContextInner>,
     /// Multicast attachments, to be ended with the context.
-    groups: Mutex<Vec<(Gid, u16)>>,
+    groups: Mutex<Vec<Attached>>,
+    /// Gone with the queue pair, which its handle outlives when the context is closed.
+    place: Mutex<Option<Place>>,
     cookie: AtomicU64,
     life: Life,
     gone: AtomicBool,
     /// Handles of the queue pair; more than one only with extended connections.
     handles: AtomicU32,
+}
+
+/// A multicast attachment.
+#[derive(Debug)]
+struct Attached {
+    gid: Gid,
+    lid: u16,
+    _place: Option<Attachment>,
 }
 
 /// What a queue pair is created with (`struct ibv_qp_init_attr`).
@@ -106,21 +117,24 @@ impl Pd {
         if let Some(srq) = attr.srq {
             check_context(context, &srq.inner.context, "srq")?;
         }
-        let cqs = [Use::of(&attr.send_cq.inner)?, Use::of(&attr.recv_cq.inner)?];
+        let lane = self.0.lane()?;
+        let domain = Some(&lane).filter(|lane| lane.is_domains());
+        let feeds =
+            [Feed::new(&attr.send_cq.inner, domain)?, Feed::new(&attr.recv_cq.inner, domain)?];
         let srq = attr.srq.map(|srq| Use::of(&srq.inner)).transpose()?;
         let init = transport::QpInit {
             qp_type: attr.qp_type,
             pd,
-            send_cq: Arc::clone(&cqs[0].cq),
-            recv_cq: Arc::clone(&cqs[1].cq),
+            send_cq: Arc::clone(&feeds[0].cq.cq),
+            recv_cq: Arc::clone(&feeds[1].cq.cq),
             srq: srq.as_ref().map(|srq| Arc::clone(&srq.srq)),
             xrcd: None,
             cap,
             sq_sig_all: attr.sq_sig_all,
             block_self_mcast: attr.block_self_mcast,
         };
-        let uses = Uses::Own { _pd: Use::of(&self.0)?, _cqs: cqs, _srq: srq };
-        Qp::new(context, init, uses)
+        let uses = Uses::Own { _pd: Use::of(&self.0)?, _feeds: feeds, _srq: srq };
+        Qp::new(context, lane, init, uses)
     }
 }
 
@@ -166,11 +180,12 @@ pub(super) fn check_context(
 impl Qp {
     pub(super) fn new(
         context: &Arc<ContextInner>,
+        lane: Arc<Lane>,
         init: transport::QpInit,
         uses: Uses,
     ) -> Result<Qp> {
         let qp_type = init.qp_type;
-        let lane = context.engine.lane()?;
+        let place = context.engine.qps.take()?;
         let qpn = lane.lock().endpoint.create_qp(init)?;
         let inner = Arc::new(QpInner {
             qpn,
@@ -179,6 +194,7 @@ impl Qp {
             lane,
             context: Arc::clone(context),
             groups: Mutex::default(),
+            place: Mutex::new(Some(place)),
             cookie: AtomicU64::new(0),
             life: Life::default(),
             gone: AtomicBool::new(false),
@@ -271,9 +287,8 @@ impl Qp {
     #[inline]
     pub fn start_post(&self) -> Result<PostSend<'_>> {
         self.inner.check().logged("post")?;
-        let engine = &self.inner.context.engine;
         let qp = &*self.inner;
-        Ok(PostSend { qpn: qp.qpn, qp, lane: qp.lane.lock(), _noted: Noted(engine) })
+        Ok(PostSend { qpn: qp.qpn, qp, lane: qp.lane.lock(), _noted: Noted(&qp.lane) })
     }
 
     /// Joins a multicast group. EINVAL unless the service is UD and `gid` a group, ENOMEM when
@@ -348,7 +363,7 @@ pub struct PostSend<'a> {
 }
 
 /// Tells the background thread that the program is calling.
-struct Noted<'a>(&'a Engine);
+struct Noted<'a>(&'a Lane);
 
 impl Drop for Noted<'_> {
     #[inline]
@@ -425,12 +440,15 @@ impl QpInner {
         }
         if mask.contains(AttrMask::AV) {
             attr.av = context.resolve(&ah_attr(&attr, mask))?;
-            context.engine.open_address(&context.device, attr.av.src())?;
+            self.lane.start_background();
+            self.lane.open_address(&context.device, attr.av.src())?;
         }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Init {
+            // The process's own follows the interfaces, whatever lane this is.
             context.engine.start_background();
+            self.lane.start_background();
             if self.qp_type == QpType::Ud {
-                context.listen()?;
+                self.lane.listen(&context.device)?;
             }
         }
         let mut lane = self.lane.lock();
@@ -483,17 +501,24 @@ impl QpInner {
         self.check()?;
         let context = &self.context;
         if self.qp_type == QpType::Ud {
-            context.listen()?;
+            self.lane.start_background();
+            self.lane.listen(&context.device)?;
         }
         let ifindex = context.device.netdev_index();
         // Whoever ends the queue pair reads the list under the lane's lock, too: it then either has
         // this group, or the attachment is refused.
         let mut lane = self.lane.lock();
-        lane.attach_mcast(self.qpn, gid, lid, ifindex)?;
         let mut groups = self.groups();
-        if !groups.contains(&(*gid, lid)) {
-            groups.push((*gid, lid));
+        if groups.iter().any(|attached| attached.gid == *gid && attached.lid == lid) {
+            return Ok(());
         }
+        let place = match self.qp_type {
+            QpType::Ud => Some(context.engine.groups.attach(self.qpn, (gid.to_ip(), ifindex))?),
+            // What the service has to say comes before the limits.
+            _ => None,
+        };
+        lane.attach_mcast(self.qpn, gid, lid, ifindex)?;
+        groups.push(Attached { gid: *gid, lid, _place: place });
         Ok(())
     }
 
@@ -502,11 +527,11 @@ impl QpInner {
         let ifindex = self.context.device.netdev_index();
         let mut lane = self.lane.lock();
         lane.endpoint.detach_mcast(self.qpn, gid, lid, ifindex)?;
-        self.groups().retain(|group| *group != (*gid, lid));
+        self.groups().retain(|attached| attached.gid != *gid || attached.lid != lid);
         Ok(())
     }
 
-    fn groups(&self) -> MutexGuard<'_, Vec<(Gid, u16)>> {
+    fn groups(&self) -> MutexGuard<'_, Vec<Attached>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -547,9 +572,9 @@ impl QpInner {
 
     fn leave_groups(&self, lane: &mut LaneGuard<'_>) {
         let ifindex = self.context.device.netdev_index();
-        for (gid, lid) in std::mem::take(&mut *self.groups()) {
+        for attached in std::mem::take(&mut *self.groups()) {
             // Only fails for what is detached already.
-            let _ = lane.endpoint.detach_mcast(self.qpn, &gid, lid, ifindex);
+            let _ = lane.endpoint.detach_mcast(self.qpn, &attached.gid, attached.lid, ifindex);
         }
     }
 
@@ -558,6 +583,7 @@ impl QpInner {
         let context = &self.context;
         context.engine.targets.remove_qp(self.qpn);
         context.remove_qp(self.qpn);
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
         context.events.purge(|event| event.is_about(self));
     }
 }
