@@ -362,6 +362,29 @@ fn a_hundred_domains_leave_neither_descriptor_nor_thread_nor_slot() {
     assert!(slots.len() < 3, "{slots:?}: but for what other processes took meanwhile");
 }
 
+#[test]
+fn whoever_waits_for_an_event_lets_go_of_a_domain_that_ends() {
+    let _turn = my_turn();
+    let context = loopback().open().unwrap();
+    let pd = domain(&context);
+    let node = node_on(context, pd, QpType::Rc, 256);
+    let slot = node.qp.qpn().slot();
+    node.connect(&node.ends());
+    let Node { qp, cq: _cq, channel, mr, pd, context: _context, .. } = node;
+    let waits = AtomicBool::new(true);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let event = channel.get_cq_event_within(Duration::from_secs(2)).unwrap();
+            assert!(event.is_none());
+            waits.store(false, Ordering::SeqCst);
+        });
+        thread::sleep(Duration::from_millis(50));
+        drop((qp, mr, pd));
+        eventually("the slot is free", || !slot::is_alive(slot));
+        assert!(waits.load(Ordering::SeqCst));
+    });
+}
+
 fn send_to(from: &Node, gid: Gid, qpn: Qpn) {
     let attr = AhAttr { dgid: gid, hop_limit: 1, port: 1, ..AhAttr::default() };
     let ah = from.pd.create_ah(&attr).unwrap();

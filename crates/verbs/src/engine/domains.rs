@@ -37,7 +37,7 @@ impl Engine {
     }
 
     fn try_open_domain(&self, home: &Lane, device: &Device) -> io::Result<Arc<Lane>> {
-        let slot = home.lock().slot();
+        let slot = home.peek(|home| home.slot());
         let mut domains = self.domains();
         check_descriptors(domains.lanes.len() as u64, device)?;
         let number = domains.opened + 1;
@@ -58,13 +58,12 @@ impl Engine {
         let Some(at) = domains.lanes.iter().position(|known| Arc::ptr_eq(known, lane)) else {
             return;
         };
-        let stats = {
-            let mut lane = lane.lock();
+        let stats = lane.peek(|lane| {
             lane.publish(&self.targets.page);
             lane.stats()
-        };
+        });
         if let Some(home) = self.lane_if_open() {
-            home.lock().inherit(stats);
+            home.peek(|home| home.inherit(stats));
         }
         domains.lanes.swap_remove(at);
     }
@@ -97,7 +96,7 @@ impl Engine {
             // No lane ends meanwhile, which would move its counters.
             let domains = self.domains();
             for lane in self.lane_if_open().into_iter().chain(&domains.lanes) {
-                sum.add(&lane.lock().stats());
+                sum.add(&lane.peek(|lane| lane.stats()));
             }
         }
         sum

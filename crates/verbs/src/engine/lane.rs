@@ -193,6 +193,11 @@ impl Lane {
         }
     }
 
+    /// Looks at the lane without giving it a turn: nothing is sent, and no effect runs.
+    pub(crate) fn peek<T>(&self, look: impl FnOnce(&mut LaneInner) -> T) -> T {
+        look(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn guard<'a>(&'a self, mut inner: MutexGuard<'a, LaneInner>) -> LaneGuard<'a> {
         inner.now = Instant::from_nanos(clock::monotonic_ns());
         LaneGuard { lane: self, inner: Some(inner) }
@@ -239,6 +244,11 @@ impl Lane {
     /// Readiness of the lane's sockets.
     pub(crate) fn poll(&self) -> &Poll {
         &self.poll
+    }
+
+    /// Has the leader look around.
+    pub(super) fn kick(&self) {
+        self.kick.signal();
     }
 
     /// Wakes whoever sleeps past a deadline that was published.

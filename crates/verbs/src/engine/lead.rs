@@ -25,7 +25,7 @@ impl Engine {
     ) -> Result<()> {
         let mut lanes = Vec::new();
         feeders.each(self, |lane| {
-            if lane.hand_off.enter_leader() {
+            if !lane.is_closed() && lane.hand_off.enter_leader() {
                 lanes.push(Arc::clone(lane));
             }
         });
@@ -58,7 +58,7 @@ fn lead(
             // If another thread runs the lane, its effects make `fd` readable all the same.
             lane.try_run();
         }
-        if waits() {
+        if waits() || lanes.iter().any(|lane| lane.is_closed()) {
             return Ok(());
         }
         let (mut earliest_ns, mut changed) = (until_ns, false);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use irdma_net::clock;
@@ -21,36 +21,43 @@ use crate::port::PortAttr;
 
 /// A lane's thread, once something needs it.
 #[derive(Debug, Default)]
-pub(crate) struct Background(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    progress: Option<Progress>,
+pub(crate) struct Background {
+    progress: Mutex<Option<Progress>>,
     /// It was stopped, and does not start again.
-    closed: bool,
+    closed: AtomicBool,
 }
 
 impl Lane {
     /// Starts the background thread if it does not run. Without it the program's own calls still
     /// run the protocol, so a failure is logged and no more.
     pub(crate) fn start_background(self: &Arc<Self>) {
-        let mut state = self.background.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.progress.is_none() && !state.closed {
+        let mut progress = self.running();
+        if progress.is_none() && !self.is_closed() {
             match Progress::start(self) {
-                Ok(started) => state.progress = Some(started),
+                Ok(started) => *progress = Some(started),
                 Err(error) => tracing::error!("no background thread: {error}"),
             }
         }
     }
 
-    /// Ends the background thread and closes the sockets.
+    /// Ends the background thread and closes the sockets; who leads the lane lets go of it.
     pub(crate) fn stop(&self) {
-        let mut state = self.background.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.closed = true;
-        let progress = state.progress.take();
-        drop(state);
+        let mut progress = self.running();
+        self.background.closed.store(true, Ordering::SeqCst);
+        let running = progress.take();
         drop(progress);
+        drop(running);
         self.lock().close();
+        self.kick();
+    }
+
+    /// Whether the lane was stopped.
+    pub(super) fn is_closed(&self) -> bool {
+        self.background.closed.load(Ordering::SeqCst)
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Progress>> {
+        self.background.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
