@@ -11,6 +11,7 @@ use irdma_transport::{
     Ah, AttrMask, Config, InFlight, Instant, Meta, Placement, QpAttr, QpCap, QpInit, QpState,
     QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Srq, SrqAttr, UdDest, Wc, Xrcd,
 };
+use irdma_wire::cm::CmMessage;
 use irdma_wire::icrc::{Verdict, sign, verify};
 use irdma_wire::{FlowKey, Gid, Qpn, parse, wire_len};
 
@@ -21,13 +22,14 @@ const GROUP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(239, 1, 2, 3));
 const SERVICES: [QpType; 5] =
     [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
 /// Actions of one input.
-const MAX_ACTIONS: usize = 256;
+pub(crate) const MAX_ACTIONS: usize = 256;
 
 /// Parsing: what is accepted comes out as it went in.
 pub fn packet(bytes: &[u8]) {
     let flow = FlowKey { src: THERE, dst: HERE, src_port: 50_000 };
     let _ = verify(&flow, 0, bytes);
     let _ = irdma_wire::ctl::Control::parse(bytes);
+    message(bytes);
     let _ = irdma_wire::ip::Datagram::parse(bytes);
     let _ = irdma_wire::pcapng::read(bytes);
     let Ok(packet) = parse(bytes) else {
@@ -40,6 +42,16 @@ pub fn packet(bytes: &[u8]) {
     again[..out.len()].copy_from_slice(&out);
     let reparsed = parse(&again).expect("what was emitted is accepted");
     assert_eq!(reparsed, packet);
+}
+
+/// A message of the connection manager: what is accepted comes out as it went in.
+fn message(bytes: &[u8]) {
+    let _ = irdma_wire::cm::IpHeader::parse(bytes);
+    if let Ok((header, message)) = CmMessage::parse(bytes) {
+        let again = message.emit(header.transaction_id);
+        let (_, reparsed) = CmMessage::parse(&again).expect("what was emitted is accepted");
+        assert_eq!(reparsed, message);
+    }
 }
 
 /// An endpoint under verbs, datagrams and time as the input says.
@@ -57,10 +69,10 @@ pub fn endpoint(bytes: &[u8]) {
 }
 
 /// Bytes that decide; zeros once they run out.
-struct Input<'a>(&'a [u8]);
+pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         match self.0.split_first() {
             Some((byte, rest)) => {
                 self.0 = rest;
@@ -70,7 +82,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    fn below(&mut self, bound: u8) -> usize {
+    pub(crate) fn below(&mut self, bound: u8) -> usize {
         usize::from(self.byte() % bound)
     }
 
@@ -78,7 +90,7 @@ impl<'a> Input<'a> {
         u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
 
-    fn bytes(&mut self, len: usize) -> &'a [u8] {
+    pub(crate) fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
         taken

@@ -7,6 +7,7 @@
 
 pub mod cm_script;
 pub mod fuzz;
+pub mod fuzz_cm;
 mod link;
 mod node;
 mod packet;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use irdma_sim::fuzz;
+use irdma_sim::{fuzz, fuzz_cm};
 use irdma_transport::Rng;
 
 fn replay(target: &str, run: fn(&[u8])) -> usize {
@@ -34,6 +34,7 @@ fn random_inputs(count: u64, run: fn(&[u8])) {
 fn the_corpus_is_survived() {
     assert!(replay("packet", fuzz::packet) > 0);
     assert!(replay("endpoint", fuzz::endpoint) > 0);
+    assert!(replay("connections", fuzz_cm::connections) > 0);
 }
 
 #[test]
@@ -44,4 +45,9 @@ fn random_packets_are_survived() {
 #[test]
 fn random_verbs_and_datagrams_are_survived() {
     random_inputs(2_000, fuzz::endpoint);
+}
+
+#[test]
+fn random_connections_are_survived() {
+    random_inputs(5_000, fuzz_cm::connections);
 }

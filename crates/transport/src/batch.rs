@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use irdma_wire::icrc::sign;
 use irdma_wire::{FlowKey, Headers, emit_headers, headers_len, wire_len};
 
-use crate::endpoint::Transmit;
+use crate::io::Transmit;
 
 /// Bytes of one batch: what a single UDP send with segmentation offload can carry.
 pub(crate) const MAX_BYTES: usize = 65_000;

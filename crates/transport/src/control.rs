@@ -11,9 +11,9 @@ use irdma_wire::{Bth, Deth, Headers, Opcode, Operation, Packet, Position, Psn, Q
 use crate::ah::AddressVector;
 use crate::batch::Batch;
 use crate::cx::Cx;
-use crate::endpoint::Meta;
 use crate::error::DropReason;
 use crate::flow::Peer;
+use crate::io::Meta;
 
 /// A control datagram to be sent.
 #[derive(Clone, Copy, Debug)]

@@ -17,6 +17,7 @@ mod effects;
 mod endpoint;
 mod error;
 mod flow;
+mod io;
 mod locals;
 mod mcast;
 mod pace;
@@ -40,8 +41,9 @@ mod xrc;
 pub use ah::{AddressVector, Ah};
 pub use cq::{Arm, Cq, Overrun};
 pub use effects::{Effect, EventKind, EventSource};
-pub use endpoint::{Config, Disposition, Endpoint, InFlight, Meta, Transmit};
+pub use endpoint::{Config, Endpoint};
 pub use error::{DropReason, ErrorKind, Result, VerbsError};
+pub use io::{Disposition, InFlight, Meta, Transmit};
 pub use mcast::{MAX_MEMBERS, mcast_address, mcast_mac};
 pub use pd::{Pd, PdTable};
 pub use qp::{

@@ -1,5 +1,12 @@
 //! Packet scripts: this arrives, exactly that is sent and completed. One rule a test.
 
+mod cm_connect;
+mod cm_disconnect;
+mod cm_hostile;
+mod cm_reject;
+mod cm_repeat;
+mod cm_sidr;
+mod cm_steer;
 mod hostile;
 mod mcast_group;
 mod rate;

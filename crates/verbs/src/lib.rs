@@ -85,6 +85,11 @@
 //! order: an object stays as long as another stands on it, and destroying it explicitly is refused
 //! with EBUSY, which gives the handle back.
 //!
+//! # Connecting
+//!
+//! Peers that know each other's IP address meet by [`cm`], as with sockets; above, what a peer
+//! needs to know comes by other means.
+//!
 //! # Names and refusals
 //!
 //! Verbs have the names of the kernel driver's functions. A refused verb changes nothing, and says

@@ -225,7 +225,8 @@ fn no_more_peers_wait_than_the_backlog() {
 #[test]
 fn destroying_waits_for_the_acknowledgement() {
     let (channel, id) = resolved(QpType::Rc, (HERE, 9).into());
-    let (again, _) = (channel.clone(), id.set_cookie(77));
+    let again = channel.clone();
+    id.set_cookie(77);
     id.connect(&ConnParam::default()).unwrap();
     let event = expect(&channel, EventKind::Rejected);
     assert_eq!((event.id(), event.listener()), (77, None));

@@ -3,14 +3,15 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use common::cm::{
     HERE, Listener, accept, channel, connected, echo_once, expect, listen, node, param, ping_once,
     port_of, resolved, set_up, show_port,
 };
-use common::process::{Peer, ROLE, line_after, read_line};
-use irdma::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
-use irdma::{ErrorKind, QpType};
+use common::process::{Pause, Peer, ROLE, line_after, read_line};
+use irdma::cm::{ConnParam, EventChannel, EventKind, Id, Param, PortSpace};
+use irdma::{ErrorKind, QpType, Qpn};
 
 /// Does nothing as a test; is the main function of the other processes.
 #[test]
@@ -18,6 +19,8 @@ fn another_process() {
     match std::env::var(ROLE).as_deref() {
         Ok("echo") => echo(),
         Ok("holder") => holder(),
+        Ok("crowded") => crowded(),
+        Ok("datagrams") => datagrams(),
         Ok("nothing") => nothing(),
         Ok("forker") => forker(),
         _ => {}
@@ -57,6 +60,76 @@ fn a_port_of_another_process_is_taken_until_it_ends() {
     peer.child.kill().unwrap();
     peer.child.wait().unwrap();
     Id::create(None, PortSpace::Tcp).unwrap().bind_addr(addr).unwrap();
+}
+
+const CROWD: u32 = 100;
+
+/// Accepts a crowd; queue pairs do not matter.
+fn crowded() {
+    let listener = listen(QpType::Rc, [0, 0, 0, 0].into());
+    show_port(&listener);
+    let mut ids = Vec::new();
+    while ids.len() < CROWD as usize {
+        let id = expect(&listener.channel, EventKind::ConnectRequest).take_id().unwrap();
+        id.accept(&ConnParam { qpn: Qpn::new(ids.len() as u32 + 2), ..ConnParam::default() })
+            .unwrap();
+        ids.push(id);
+    }
+    read_line();
+}
+
+#[test]
+fn a_crowd_that_comes_at_once_is_heard_at_once() {
+    let mut peer = Peer::start_silent("crowded");
+    let addr = addr_of(&mut peer);
+    let ids: Vec<_> = (0..CROWD).map(|_| resolved(QpType::Rc, addr)).collect();
+    let start = Instant::now();
+    for (qpn, (_, id)) in (2..).zip(&ids) {
+        id.connect(&ConnParam { qpn: Qpn::new(qpn), ..ConnParam::default() }).unwrap();
+    }
+    for (channel, _) in &ids {
+        expect(channel, EventKind::ConnectResponse);
+    }
+    let took = start.elapsed();
+    // A request that is lost comes again after 4.3 s.
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    peer.finish();
+}
+
+/// Tells one peer of a queue pair for datagrams.
+fn datagrams() {
+    let listener = listen(QpType::Ud, HERE);
+    show_port(&listener);
+    let id = expect(&listener.channel, EventKind::ConnectRequest).take_id().unwrap();
+    id.accept(&ConnParam { qpn: Qpn::new(77), qkey: 5, ..ConnParam::default() }).unwrap();
+    read_line();
+}
+
+#[test]
+fn a_process_tells_another_one_where_datagrams_go() {
+    let mut peers: Vec<Peer> = (0..3).map(|_| Peer::start_silent("datagrams")).collect();
+    for peer in &mut peers {
+        let (channel, id) = resolved(QpType::Ud, addr_of(peer));
+        id.connect(&ConnParam::default()).unwrap();
+        let event = expect(&channel, EventKind::Established);
+        let Param::Ud(ud) = event.param() else { panic!("{event:?}") };
+        assert_eq!((ud.qpn, ud.qkey), (Qpn::new(77), 5));
+    }
+    peers.into_iter().for_each(Peer::finish);
+}
+
+#[test]
+fn one_of_many_processes_says_that_nobody_listens() {
+    let mut peers: Vec<Peer> = (0..3).map(|_| Peer::start_silent("echo")).collect();
+    let addrs: Vec<SocketAddr> = peers.iter_mut().map(addr_of).collect();
+    let free = listen(QpType::Rc, HERE).addr;
+    for _ in 0..3 {
+        let (channel, id) = resolved(QpType::Rc, free);
+        id.connect(&ConnParam::default()).unwrap();
+        assert_eq!(expect(&channel, EventKind::Rejected).status(), 8);
+    }
+    addrs.into_iter().for_each(ping_once);
+    peers.into_iter().for_each(Peer::finish);
 }
 
 /// Closes its listener before the peer it accepts is there.
@@ -106,7 +179,7 @@ fn nothing() {
     assert!(irdma::Device::list().unwrap().is_empty());
     let channel = channel();
     let id = Id::create(Some(&channel), PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, (HERE, 9).into(), std::time::Duration::ZERO).unwrap();
+    id.resolve_addr(None, (HERE, 9).into(), Duration::ZERO).unwrap();
     assert_eq!(expect(&channel, EventKind::AddrError).status(), -19);
     let refused = Id::create(None, PortSpace::Tcp).unwrap().bind_addr((HERE, 0).into());
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::NoDevice);
@@ -121,6 +194,28 @@ fn nothing() {
 fn a_host_without_devices_has_channels() {
     let mut peer = Peer::start_silent_env("nothing", &[("IRDMA_DEVICES", "nosuch0")]);
     line_after(&mut peer.stdout, "done");
+    peer.finish();
+}
+
+#[test]
+fn a_stopped_process_does_not_keep_requests_from_others() {
+    let mut peers: Vec<Peer> = (0..5).map(|_| Peer::start_silent("echo")).collect();
+    let addrs: Vec<SocketAddr> = peers.iter_mut().map(addr_of).collect();
+    // From here on everyone knows where packets go; any of them may be who gets the requests.
+    let _stays = channel();
+    ping_once(addrs[4]);
+    let stopped: Vec<Pause> = peers[..3].iter().map(Pause::of).collect();
+    ping_once(addrs[3]);
+    drop(stopped);
+    addrs[..3].iter().for_each(|addr| ping_once(*addr));
+    peers.into_iter().for_each(Peer::finish);
+}
+
+#[test]
+fn duplicates_and_disorder_do_not_disturb() {
+    let faults = [("IRDMA_FAULTS", "dup=30%,reorder=30%,seed=7")];
+    let mut peer = Peer::start_silent_env("echo", &faults);
+    ping_once(addr_of(&mut peer));
     peer.finish();
 }
 
@@ -177,9 +272,9 @@ fn whoever_waits_for_an_event_is_woken_by_one() {
         let channel = channel.clone();
         move || channel.get_cm_event().unwrap().kind()
     });
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(20));
     let id = Id::create(Some(&channel), PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, (HERE, 9).into(), std::time::Duration::ZERO).unwrap();
+    id.resolve_addr(None, (HERE, 9).into(), Duration::ZERO).unwrap();
     assert_eq!(waiter.join().unwrap(), EventKind::AddrResolved);
     let refused = ConnParam::default();
     assert!(id.connect(&refused).is_err());

@@ -7,10 +7,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-use common::process::{Peer, ROLE, connected_to, meet, read_line};
+use common::process::{Pause, Peer, ROLE, connected_to, meet, read_line};
 use common::{Ends, Node, eventually, loopback, poll_one};
 use irdma::{QpType, SendOp, Wc, WcStatus};
-use rustix::process::{Pid, Signal, kill_process};
 
 const LEN: usize = 1 << 16;
 
@@ -125,23 +124,6 @@ fn steering_lock() -> UnixDatagram {
         lock.is_some()
     });
     lock.unwrap()
-}
-
-/// A process that is stopped until this is dropped.
-struct Pause(Pid);
-
-impl Pause {
-    fn of(peer: &Peer) -> Self {
-        let pid = Pid::from_child(&peer.child);
-        kill_process(pid, Signal::STOP).unwrap();
-        Pause(pid)
-    }
-}
-
-impl Drop for Pause {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::CONT);
-    }
 }
 
 #[test]

@@ -201,3 +201,43 @@ fn the_last_context_takes_thread_and_sockets_along() {
     // The slot's own socket goes with the last handle.
     assert!(after.0 == before.0 && after.1 <= before.1 + 1, "{after:?}");
 }
+
+#[test]
+fn the_last_identifier_takes_thread_and_sockets_along() {
+    use common::cm::{HERE, connect, listen};
+    let _turn = my_turn();
+    let before = ours();
+    let listener = listen(QpType::Rc, HERE);
+    let (client, server) = connect(&listener, QpType::Rc);
+    drop((client.node, server.node));
+    client.id.disconnect().unwrap();
+    common::cm::expect(&listener.channel, irdma::cm::EventKind::Disconnected);
+    drop((client.id, client.channel, server.id, server.channel));
+    // A thread takes its name once it runs.
+    common::eventually("a thread of ours", || ours().0 == before.0 + 1);
+    assert!(ours().1 > before.1 + 1, "the listener is still there");
+    drop(listener);
+    assert_eq!(ours(), before);
+}
+
+#[test]
+fn an_identifier_hears_that_its_device_was_taken_away() {
+    use common::cm::{HERE, connect, expect, listen};
+    use irdma::cm::EventKind as Kind;
+    let _turn = my_turn();
+    let listener = listen(QpType::Rc, HERE);
+    let (client, server) = connect(&listener, QpType::Rc);
+    client.id.set_cookie(1);
+    server.id.set_cookie(2);
+    listener.id.set_cookie(3);
+    loopback().ib_unregister_device();
+    assert_eq!(expect(&client.channel, Kind::DeviceRemoval).id(), 1);
+    let mut heard = [(); 2].map(|()| expect(&listener.channel, Kind::DeviceRemoval).id());
+    heard.sort_unstable();
+    assert_eq!(heard, [2, 3]);
+    for id in [client.id, server.id, listener.id] {
+        assert_eq!(errno(id.disconnect()), 22);
+        id.destroy();
+    }
+    client.node.context.device().ib_register_device().unwrap();
+}

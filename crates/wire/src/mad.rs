@@ -11,12 +11,12 @@ use crate::layout::{self, RawMad};
 pub const LEN: usize = 256;
 /// Bytes before its data.
 pub const HEADER_LEN: usize = 24;
-/// The Q_Key of QP1 (IBTA 10.2.4).
+/// The Q_Key of QP1 (IBTA 10.2.5).
 pub const QKEY: u32 = 0x8001_0000;
 
 const BASE_VERSION: u8 = 1;
 
-/// The common header (IBTA 13.4.3).
+/// The common header (IBTA 13.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MadHeader {
     /// Management class.
@@ -111,9 +111,9 @@ mod tests {
         };
         let mut bytes = [0xEE; LEN];
         bytes[..HEADER_LEN].copy_from_slice(&header.emit());
-        let fields =
-            *b"\x01\x07\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10\x11\0\0\x12\x13\x14\x15";
-        assert_eq!(bytes[..HEADER_LEN], fields);
+        let fields = *b"\x01\x07\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10\x11";
+        assert_eq!(bytes[..18], fields);
+        assert_eq!(bytes[18..HEADER_LEN], *b"\0\0\x12\x13\x14\x15");
         assert_eq!(MadHeader::parse(&bytes), Ok((header, &[0xEE; LEN - HEADER_LEN][..])));
     }
 

@@ -8,8 +8,8 @@ use super::conn::{SERVICE_TIMEOUT, State, timeout_ns};
 use super::messages::{mra, rej, reply_info};
 use super::{Cm, CmEventKind, CommId, arm, tell};
 use crate::cx::Cx;
-use crate::endpoint::Meta;
 use crate::error::DropReason;
+use crate::io::Meta;
 
 type Handled = Result<(), DropReason>;
 
@@ -31,8 +31,7 @@ impl Cm {
             Err(reason) => return Err(reason),
         };
         let (id, path) = (conn.id, conn.path);
-        let is_new = conn.remote_id == 0 && conn.state == State::ReqSent;
-        if !is_new && conn.remote_id != rep.local_id {
+        if ![0, rep.local_id].contains(&conn.remote_id) {
             return Err(DropReason::Stale);
         }
         match conn.state {

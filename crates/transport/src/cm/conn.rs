@@ -71,6 +71,9 @@ impl State {
 /// What listeners are found by.
 pub(super) type Pair = (ServiceId, Option<IpAddr>);
 
+/// The listener that took a request: pair and token.
+pub(super) type Taker = (Pair, u64);
+
 /// What repeated requests are known by: address, GUID (none for a SIDR request) and the peer's id.
 pub(super) type RequestKey = (IpAddr, Option<u64>, u32);
 
@@ -98,8 +101,8 @@ pub(super) struct Conn {
     pub(super) max_retries: u8,
     /// Whether the peer's queue pair is one of an extended connection.
     pub(super) is_xrc: bool,
-    /// Who took the request: pair and token.
-    pub(super) listener: Option<(Pair, u64)>,
+    /// Who took the request.
+    pub(super) taker: Option<Taker>,
     pub(super) request_key: Option<RequestKey>,
     /// What is repeated: by a timer, or when the peer repeats itself.
     pub(super) last: Option<Mad>,
@@ -127,7 +130,7 @@ impl Conn {
             response_timeout: RESPONSE_TIMEOUT,
             max_retries: MAX_RETRIES,
             is_xrc: false,
-            listener: None,
+            taker: None,
             request_key: None,
             last: None,
             retries_left: 0,

@@ -9,7 +9,7 @@ use irdma_wire::{Gid, Qpn};
 use super::conn::{Conn, MAX_RETRIES, RESPONSE_TIMEOUT, SERVICE_TIMEOUT};
 use super::{CommId, ConnectReply, ConnectRequest, ReplyInfo, RequestInfo, SidrReply, SidrRequest};
 use crate::ah::AddressVector;
-use crate::endpoint::Meta;
+use crate::io::Meta;
 use crate::qp::QpType;
 
 const PKEY: u16 = 0xFFFF;
@@ -25,7 +25,7 @@ fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     out
 }
 
-/// The code of a path MTU, if there is such an MTU (IBTA table 104).
+/// The code of a path MTU, if there is such an MTU (IBTA 12.6.5).
 pub(super) fn mtu_code(bytes: u32) -> Option<u8> {
     (1..=5).find(|code| 128 << code == bytes)
 }
@@ -128,7 +128,7 @@ pub(super) fn way_back(meta: &Meta) -> AddressVector {
 }
 
 pub(super) fn rep(conn: &Conn, reply: &ConnectReply<'_>) -> CmMessage {
-    // The queue pair of an extended connection goes where an EE context would (IBTA A14.6.2).
+    // The queue pair of an extended connection goes where an EE context would (IBTA A14).
     let (qpn, eecn) = match conn.is_xrc {
         false => (reply.qpn, 0),
         true => (Qpn::default(), reply.qpn.get()),

@@ -26,7 +26,7 @@ use irdma_wire::{
 };
 
 use crate::ah::AddressVector;
-use crate::batch::Batch;
+use crate::batch::{Batch, Route};
 use crate::cx::Cx;
 use crate::effects::Effect;
 use crate::error::DropReason;
@@ -46,7 +46,15 @@ const MAX_ANSWERS: usize = 1024;
 pub(crate) struct Cm {
     table: Table,
     psn: Psn,
-    outbox: VecDeque<(AddressVector, Mad)>,
+    outbox: VecDeque<Outgoing>,
+}
+
+struct Outgoing {
+    path: AddressVector,
+    mad: Mad,
+    /// Whether it waits for room at the receiver. Answers come as fast as the peer asks, and it is
+    /// the peer that was clocked.
+    is_clocked: bool,
 }
 
 impl Cm {
@@ -65,7 +73,7 @@ impl Cm {
     /// Adds the next message to the batch, which it has for itself: a receiver's kernel steers a
     /// merged batch by its first message.
     pub(crate) fn fill(&mut self, cx: &mut Cx, batch: &mut Batch<'_>) -> Fill {
-        while let Some((path, mad)) = self.outbox.front() {
+        while let Some(Outgoing { path, mad, is_clocked }) = self.outbox.front() {
             let Ok(route) = cx.locals.route(path, Qpn::GSI) else {
                 // The address is gone: what matters is repeated, in vain.
                 self.outbox.pop_front();
@@ -76,9 +84,7 @@ impl Cm {
             if !batch.is_empty() || !batch.has_room(size, &route) {
                 return Fill::Full;
             }
-            let peer = cx.peers.find(&route, Qpn::GSI, &cx.config);
-            let Cx { peers, timers, now, .. } = cx;
-            if !peers.reserve_datagram(peer, packet_room(size as u32), INDEX, *now, timers) {
+            if *is_clocked && !reserve(cx, &route, size) {
                 return Fill::Idle;
             }
             let filled = batch.push(&route, &headers, mad.len(), |out| {
@@ -94,7 +100,7 @@ impl Cm {
     }
 
     fn send(&mut self, cx: &mut Cx, path: AddressVector, mad: Mad) {
-        self.outbox.push_back((path, mad));
+        self.outbox.push_back(Outgoing { path, mad, is_clocked: true });
         cx.ready.push(INDEX);
     }
 
@@ -103,7 +109,8 @@ impl Cm {
         if self.outbox.len() >= MAX_ANSWERS {
             return Err(DropReason::Backlog);
         }
-        self.send(cx, path, mad);
+        self.outbox.push_back(Outgoing { path, mad, is_clocked: false });
+        cx.ready.push(INDEX);
         Ok(())
     }
 
@@ -191,6 +198,7 @@ impl Cm {
             return self.give_up(cx, id);
         }
         conn.retries_left -= 1;
+        cx.stats.rto += 1;
         let at = cx.now + conn.response_ns();
         arm(cx, conn, at);
         if let Some(mad) = conn.last.clone() {
@@ -235,6 +243,13 @@ impl Cm {
         }
         tell(cx, id, CmEventKind::Unreachable);
     }
+}
+
+/// Takes room at the receiver, or waits for it.
+fn reserve(cx: &mut Cx, route: &Route, size: usize) -> bool {
+    let peer = cx.peers.find(route, Qpn::GSI, &cx.config);
+    let Cx { peers, timers, now, .. } = cx;
+    peers.reserve_datagram(peer, packet_room(size as u32), INDEX, *now, timers)
 }
 
 fn arm(cx: &mut Cx, conn: &mut conn::Conn, at: Instant) {

@@ -3,15 +3,22 @@
 use irdma_wire::cm::{About, Req, Rtu, reason};
 use irdma_wire::mad::MadHeader;
 
-use super::conn::{Conn, Pair, RequestKey, State};
+use super::conn::{Conn, RequestKey, State, Taker};
 use super::messages::{mra, rej, request_info};
 use super::{Cm, CmEventKind, CommId, RequestInfo, tell};
 use crate::cx::Cx;
-use crate::endpoint::Meta;
 use crate::error::DropReason;
+use crate::io::Meta;
 use crate::qp::QpType;
 
 type Handled = Result<(), DropReason>;
+
+/// What becomes of a request that nobody takes.
+enum Refusal {
+    /// The peer is told why.
+    Reject(u16),
+    Drop(DropReason),
+}
 
 impl Cm {
     pub(super) fn on_req(
@@ -29,9 +36,12 @@ impl Cm {
         if let Some(id) = self.table.of_request(&key) {
             return self.on_repeated_req(cx, header, id);
         }
-        match self.admit(cx, meta, req)? {
-            Ok((listener, request)) => self.begin(cx, (header, req), (key, listener), request),
-            Err(reason) => self.refuse(cx, meta, header, req.local_id, (About::Req, reason)),
+        match self.admit(cx, meta, req) {
+            Ok((taker, request)) => self.begin(cx, (header, req), (key, taker), request),
+            Err(Refusal::Reject(reason)) => {
+                self.refuse(cx, meta, header, req.local_id, (About::Req, reason))
+            }
+            Err(Refusal::Drop(reason)) => Err(reason),
         }
     }
 
@@ -41,25 +51,24 @@ impl Cm {
         cx: &mut Cx,
         meta: &Meta,
         req: &Req,
-    ) -> Result<Result<((Pair, u64), RequestInfo), u16>, DropReason> {
-        let Some(listener) = self.table.listener(req.service, meta.dst) else {
-            return Ok(Err(reason::INVALID_SERVICE_ID));
-        };
+    ) -> Result<(Taker, RequestInfo), Refusal> {
+        let taker = self.table.listener(req.service, meta.dst);
+        let taker = taker.ok_or(Refusal::Reject(reason::INVALID_SERVICE_ID))?;
         if let Some(old) = self.table.of_qp(&(meta.src, req.ca_guid, req.qpn)) {
             self.end_stale(cx, old);
-            return Ok(Err(reason::STALE_CONNECTION));
+            return Err(Refusal::Reject(reason::STALE_CONNECTION));
         }
-        if !self.table.has_room(&listener.0) {
-            return Err(DropReason::Backlog);
+        if !self.table.has_room(&taker.0) {
+            return Err(Refusal::Drop(DropReason::Backlog));
         }
-        Ok(request_info(meta, req).map(|request| (listener, request)))
+        Ok((taker, request_info(meta, req).map_err(Refusal::Reject)?))
     }
 
     fn begin(
         &mut self,
         cx: &mut Cx,
         (header, req): (&MadHeader, &Req),
-        (key, listener): (RequestKey, (Pair, u64)),
+        (key, taker): (RequestKey, Taker),
         request: RequestInfo,
     ) -> Handled {
         let make = |id| Conn {
@@ -71,12 +80,12 @@ impl Cm {
             response_timeout: req.local_response_timeout,
             max_retries: req.max_cm_retries,
             is_xrc: request.qp_type == QpType::XrcRecv,
-            listener: Some(listener),
+            taker: Some(taker),
             request_key: Some(key),
             ..Conn::new(id, State::ReqRcvd, request.path, req.service)
         };
         let id = self.table.insert(make).ok_or(DropReason::Backlog)?;
-        tell(cx, id, CmEventKind::Request { listener: listener.1, request });
+        tell(cx, id, CmEventKind::Request { listener: taker.1, request });
         Ok(())
     }
 

@@ -8,8 +8,8 @@ use super::conn::{Conn, State};
 use super::messages::{drep, way_back};
 use super::{Cm, CmEventKind, CommId, conn, tell};
 use crate::cx::Cx;
-use crate::endpoint::{Disposition, Meta};
 use crate::error::DropReason;
+use crate::io::{Disposition, Meta};
 
 type Handled = Result<(), DropReason>;
 
@@ -183,10 +183,13 @@ impl Cm {
 
     fn on_drep(&mut self, cx: &mut Cx, meta: &Meta, drep: &Drep) -> Handled {
         let conn = self.find_both(meta, drep.remote_id, drep.local_id)?;
-        if conn.state != State::DreqSent {
-            return Err(DropReason::Stale);
-        }
         let id = conn.id;
+        match conn.state {
+            State::DreqSent => {}
+            // Both sides asked.
+            State::Timewait => return Ok(()),
+            _ => return Err(DropReason::Stale),
+        }
         self.finish(cx, id);
         tell(cx, id, CmEventKind::Disconnected);
         Ok(())

@@ -8,8 +8,8 @@ use super::conn::{Conn, State};
 use super::messages::{sidr_rep, way_back};
 use super::{Cm, CmEventKind, SidrReply, tell};
 use crate::cx::Cx;
-use crate::endpoint::Meta;
 use crate::error::DropReason;
+use crate::io::Meta;
 
 type Handled = Result<(), DropReason>;
 
@@ -36,23 +36,23 @@ impl Cm {
             return self.answer_again(cx, id);
         }
         let path = way_back(meta);
-        let Some(listener) = self.table.listener(req.service, meta.dst) else {
+        let Some(taker) = self.table.listener(req.service, meta.dst) else {
             let message = sidr_rep(req.request_id, req.service, &refusal(UNSUPPORTED));
             return self.answer(cx, path, Box::new(message.emit(header.transaction_id)));
         };
-        if !self.table.has_room(&listener.0) {
+        if !self.table.has_room(&taker.0) {
             return Err(DropReason::Backlog);
         }
         let make = |id| Conn {
             remote_id: req.request_id,
             transaction_id: header.transaction_id,
-            listener: Some(listener),
+            taker: Some(taker),
             request_key: Some(key),
             ..Conn::new(id, State::SidrReqRcvd, path, req.service)
         };
         let id = self.table.insert(make).ok_or(DropReason::Backlog)?;
         let private_data = req.private_data.to_vec();
-        let (listener, service) = (listener.1, req.service);
+        let (listener, service) = (taker.1, req.service);
         tell(cx, id, CmEventKind::SidrRequest { listener, service, path, private_data });
         Ok(())
     }

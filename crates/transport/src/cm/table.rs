@@ -7,7 +7,7 @@ use irdma_wire::Qpn;
 use irdma_wire::cm::ServiceId;
 
 use super::CommId;
-use super::conn::{Conn, Pair, RequestKey, State};
+use super::conn::{Conn, Pair, RequestKey, State, Taker};
 use crate::error::{ErrorKind, Result, VerbsError};
 
 /// Bits of an id that count within a slot.
@@ -81,7 +81,7 @@ impl Table {
 
     /// Who listens for `service` at `addr`: for that address if anybody does, or else for all of
     /// its IP version.
-    pub(super) fn listener(&self, service: ServiceId, addr: IpAddr) -> Option<(Pair, u64)> {
+    pub(super) fn listener(&self, service: ServiceId, addr: IpAddr) -> Option<Taker> {
         let version = match addr {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -104,7 +104,7 @@ impl Table {
         }
         let id = self.next_id();
         let conn = make(id);
-        if let Some((pair, _)) = &conn.listener
+        if let Some((pair, _)) = &conn.taker
             && let Some(listener) = self.listeners.get_mut(pair)
         {
             listener.waiting += 1;
@@ -162,7 +162,7 @@ impl Table {
             remove_own(&mut self.living, &conn.remote_qp(), id);
         }
         if before.is_pending()
-            && let Some((pair, token)) = conn.listener
+            && let Some((pair, token)) = conn.taker
             && let Some(listener) = self.listeners.get_mut(&pair)
             && listener.token == token
         {

@@ -195,7 +195,7 @@ pub enum CmEventKind {
     Established,
     /// The peer refused, or gave up.
     Rejected {
-        /// Why (IBTA table 109).
+        /// Why (IBTA 12.6.7.2).
         reason: u16,
         /// The whole field, [`REJ_PRIVATE_LEN`](irdma_wire::cm::REJ_PRIVATE_LEN) bytes.
         private_data: Vec<u8>,

@@ -51,7 +51,8 @@ fn too_many<T>(verb: &str) -> Result<T> {
 
 impl Endpoint {
     /// Takes requests for `service` that arrive at `addr` from now on: an unspecified address for
-    /// all of its IP version, `None` for any. Their events carry `token`. EADDRINUSE where this endpoint listens for the pair already.
+    /// all of its IP version, `None` for any. Their events carry `token`. EADDRINUSE where this
+    /// endpoint listens for the pair already.
     pub fn cm_listen(
         &mut self,
         token: u64,

@@ -8,8 +8,8 @@ use irdma_wire::{Bth, Deth, Headers, Opcode, Operation, Packet, Position, Servic
 use super::Fill;
 use crate::batch::{Batch, Route};
 use crate::cx::Cx;
-use crate::endpoint::Meta;
 use crate::error::DropReason;
+use crate::io::Meta;
 use crate::qp::{Qp, QpState, Received};
 use crate::wc::{Network, WcOpcode, WcStatus};
 use crate::wqe::Wqe;

@@ -242,3 +242,20 @@ pub(super) fn ack_timeout(ack_delay: u8, life_time: u8) -> u8 {
     let sum = if shorter + 1 >= longer { longer + 1 } else { longer };
     sum.min(31)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_covers_the_way_there_and_back_and_the_answer() {
+        // Packets that live 4.096 us * 2^16, answered after 2^15, as on RoCE.
+        assert_eq!(ack_timeout(15, 16), 17);
+        assert_eq!(ack_timeout(16, 16), 18);
+        assert_eq!(ack_timeout(17, 16), 18);
+        assert_eq!(ack_timeout(18, 16), 19);
+        assert_eq!(ack_timeout(20, 16), 20);
+        assert_eq!(ack_timeout(0, 31), 31);
+        assert_eq!(ack_timeout(31, 30), 31);
+    }
+}

@@ -18,7 +18,7 @@ use crate::log::Logged;
 use crate::port::PORT;
 use crate::process::EngineUse;
 
-/// The largest acknowledgement timeout and TOS-like exponent of the wire, 5 bits.
+/// The largest acknowledgement timeout: the field has 5 bits.
 const MAX_TIMEOUT: u8 = 31;
 
 /// A communication identifier (`struct rdma_cm_id`). Dropping it ends it without waiting.

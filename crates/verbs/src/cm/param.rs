@@ -13,7 +13,7 @@ pub const MAX_RESOURCES: u8 = 0xff;
 /// What one side brings to a connection (`struct rdma_conn_param`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnParam<'a> {
-    /// Bytes for the peer's program: up to 56 to connect, 196 to accept; with [`PortSpace::Udp`]
+    /// Bytes for the peer's program: up to 56 to connect, 196 to accept; for datagrams
     /// up to 180 and 136.
     pub private: &'a [u8],
     /// READs and atomics that this side answers at once; [`MAX_RESOURCES`] for as many as the

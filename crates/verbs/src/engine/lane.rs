@@ -101,6 +101,8 @@ pub(crate) struct LaneInner {
     ended: Option<HwStats>,
     /// The counters as the page has them.
     published: Vec<u64>,
+    /// Something happened to a connection since the lane last sent.
+    told: bool,
 }
 
 impl Lane {
@@ -149,6 +151,7 @@ impl Lane {
             targets: Arc::clone(targets),
             ended: None,
             published: Vec::new(),
+            told: false,
         };
         Ok(Lane {
             inner: Mutex::new(inner),
@@ -328,7 +331,7 @@ impl LaneInner {
             match received.message {
                 Message::Relay { meta, data } => {
                     budget.spend(data.len().div_ceil(meta.stride), data.len());
-                    traffic.receive_relayed(*now, meta, data, endpoint);
+                    traffic.receive_relayed(*now, meta, data, endpoint, slot);
                 }
                 Message::User(request) => {
                     if let Some(from) = received.from
@@ -420,6 +423,7 @@ impl LaneInner {
                 Effect::Cm(event) => {
                     let targets = Arc::clone(&self.targets);
                     targets.cm.handle(self, *event);
+                    self.told = true;
                 }
                 Effect::JoinGroup { group, ifindex } => {
                     result = result.and(self.traffic.sockets().join(group, ifindex));
@@ -438,7 +442,7 @@ impl LaneInner {
         let mut more = self.traffic.transmit(self.now, &mut self.endpoint);
         // A join is applied where it can be undone; what is left here cannot fail.
         let _ = self.apply_effects();
-        if !more {
+        if std::mem::take(&mut self.told) && !more {
             // A peer may have been refused.
             more = self.traffic.transmit(self.now, &mut self.endpoint);
         }

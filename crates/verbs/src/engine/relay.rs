@@ -1,4 +1,4 @@
-//! Datagrams for other slots that found the slot's message queue full.
+//! Datagrams for other processes that found the process's message queue full.
 //!
 //! The queue is short (`net.unix.max_dgram_qlen`, 10), and answers to probes fill it while others
 //! join an address: just when datagrams are misdirected. What has no one to repeat it, UC and UD,
@@ -7,17 +7,38 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use irdma_net::slot::Delivery;
+use irdma_net::port::PortName;
+use irdma_net::slot::{Delivery, Message, Slot};
 use irdma_net::udp::RecvMeta;
 use irdma_transport::Instant;
 
 const MAX_BYTES: usize = 4 << 20;
-/// What may wait for one slot, whose owner may be stopped.
+/// What may wait for one taker, which may be stopped.
 const MAX_BYTES_EACH: usize = 1 << 20;
 const RETRY_NS: u64 = 200_000;
 const GIVE_UP_NS: u64 = 200_000_000;
 
-/// Batches that wait for room in other slots' queues, in order.
+/// Whose a batch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    /// The owner of a slot.
+    Slot(u16),
+    /// Whoever has a port of the connection manager.
+    Port(PortName),
+}
+
+impl Taker {
+    pub(crate) fn deliver(self, own: &Slot, meta: RecvMeta, data: &[u8]) -> Delivery {
+        let delivery = match self {
+            Taker::Slot(slot) => own.send(slot, &Message::Relay { meta, data }),
+            Taker::Port(name) => name.relay(meta, data),
+        };
+        // An error of the system is as final as a taker that is gone.
+        delivery.unwrap_or(Delivery::Gone)
+    }
+}
+
+/// Batches that wait for room in others' queues, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     waiting: VecDeque<Relay>,
@@ -25,10 +46,9 @@ pub(crate) struct Backlog {
     deadline: Option<Instant>,
 }
 
-/// A batch for the slot `to`.
 #[derive(Debug)]
 struct Relay {
-    to: u16,
+    to: Taker,
     meta: RecvMeta,
     data: Box<[u8]>,
     since: Instant,
@@ -36,12 +56,12 @@ struct Relay {
 
 impl Backlog {
     /// Whether a batch for `to` has to wait behind others.
-    pub(crate) fn is_ahead_of(&self, to: u16) -> bool {
+    pub(crate) fn is_ahead_of(&self, to: Taker) -> bool {
         self.waiting.iter().any(|relay| relay.to == to)
     }
 
     /// Keeps a batch; `false` if there is no room for it.
-    pub(crate) fn push(&mut self, now: Instant, to: u16, meta: RecvMeta, data: &[u8]) -> bool {
+    pub(crate) fn push(&mut self, now: Instant, to: Taker, meta: RecvMeta, data: &[u8]) -> bool {
         let waiting = self.waiting.iter().filter(|relay| relay.to == to);
         let own: usize = waiting.map(|relay| relay.data.len()).sum();
         if own + data.len() > MAX_BYTES_EACH || self.bytes + data.len() > MAX_BYTES {
@@ -62,7 +82,7 @@ impl Backlog {
     pub(crate) fn retry(
         &mut self,
         now: Instant,
-        mut send: impl FnMut(u16, RecvMeta, &[u8]) -> Delivery,
+        mut send: impl FnMut(Taker, RecvMeta, &[u8]) -> Delivery,
     ) -> (u64, u64) {
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return (0, 0);
@@ -99,7 +119,10 @@ mod tests {
         RecvMeta { len: 1, stride: 1, src, dst, tos: 0, ttl: 64, drops: 0 }
     }
 
-    fn backlog(batches: &[(u16, u8)]) -> Backlog {
+    const ONE: Taker = Taker::Slot(1);
+    const TWO: Taker = Taker::Slot(2);
+
+    fn backlog(batches: &[(Taker, u8)]) -> Backlog {
         let mut backlog = Backlog::default();
         for (to, byte) in batches {
             assert!(backlog.push(Instant::ZERO, *to, meta(), &[*byte]));
@@ -109,18 +132,21 @@ mod tests {
 
     #[test]
     fn batches_for_one_slot_keep_their_order_and_do_not_hold_up_others() {
-        let mut backlog = backlog(&[(1, 10), (2, 20), (1, 11)]);
+        let mut backlog = backlog(&[(ONE, 10), (TWO, 20), (ONE, 11)]);
         let mut gone = Vec::new();
         let due = Instant::ZERO + RETRY_NS;
         assert_eq!(backlog.retry(Instant::ZERO, |_, _, _| Delivery::Sent), (0, 0));
         let result = backlog.retry(due, |to, _, data| match to {
-            1 => Delivery::Full,
+            ONE => Delivery::Full,
             _ => {
                 gone.push(data[0]);
                 Delivery::Sent
             }
         });
-        assert_eq!((result, backlog.is_ahead_of(1), backlog.is_ahead_of(2)), ((1, 0), true, false));
+        assert_eq!(
+            (result, backlog.is_ahead_of(ONE), backlog.is_ahead_of(TWO)),
+            ((1, 0), true, false)
+        );
         let later = backlog.deadline().unwrap();
         let result = backlog.retry(later, |_, _, data| {
             gone.push(data[0]);
@@ -132,9 +158,9 @@ mod tests {
 
     #[test]
     fn what_waits_too_long_or_for_nobody_is_lost() {
-        let mut backlog = backlog(&[(1, 0), (2, 0)]);
+        let mut backlog = backlog(&[(ONE, 0), (TWO, 0)]);
         let result = backlog.retry(Instant::ZERO + GIVE_UP_NS, |to, _, _| match to {
-            1 => Delivery::Full,
+            ONE => Delivery::Full,
             _ => Delivery::Gone,
         });
         assert_eq!((result, backlog.deadline(), backlog.bytes), ((0, 2), None, 0));
@@ -144,13 +170,10 @@ mod tests {
     fn memory_is_bounded() {
         let mut backlog = Backlog::default();
         let share = vec![0; MAX_BYTES_EACH];
-        for slot in 1..=4 {
-            assert!(backlog.push(Instant::ZERO, slot, meta(), &share));
-            assert!(
-                !backlog.push(Instant::ZERO, slot, meta(), &[0]),
-                "the others have their share"
-            );
+        for to in [1, 2, 3, 4].map(Taker::Slot) {
+            assert!(backlog.push(Instant::ZERO, to, meta(), &share));
+            assert!(!backlog.push(Instant::ZERO, to, meta(), &[0]), "the others have their share");
         }
-        assert!(!backlog.push(Instant::ZERO, 5, meta(), &[0]));
+        assert!(!backlog.push(Instant::ZERO, Taker::Slot(5), meta(), &[0]));
     }
 }

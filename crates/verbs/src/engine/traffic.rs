@@ -5,15 +5,15 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use irdma_net::port::PortName;
-use irdma_net::slot::{Delivery, Message, Slot};
+use irdma_net::slot::{Delivery, Slot};
 use irdma_net::udp::{BATCH_LEN, RecvMeta};
 use irdma_transport::{Disposition, Endpoint, Instant, Meta, Transmit};
-use irdma_wire::cm::{PortSpace, ServiceId};
+use irdma_wire::cm::ServiceId;
 use irdma_wire::pcapng::Direction;
 use irdma_wire::{FlowKey, icrc};
 
 use super::capture::{Capture, Way};
-use super::relay::Backlog;
+use super::relay::{Backlog, Taker};
 use super::sockets::{Sockets, Token, destination, hop_limit};
 use crate::config::Config;
 use crate::faults::{Injector, Side};
@@ -224,6 +224,7 @@ impl Traffic {
         meta: RecvMeta,
         data: &[u8],
         endpoint: &mut Endpoint,
+        slot: &Slot,
     ) {
         self.exit.counters.relayed_in += 1;
         let Some(batch) = self.rx.get_mut(..data.len()) else {
@@ -234,8 +235,9 @@ impl Traffic {
         let mut entrance =
             Entrance { now, endpoint, meta, ifindex: 0, foreign: None, misdirected: false };
         for (index, datagram) in batch.chunks_mut(meta.stride).enumerate() {
-            let to = entrance.datagram(index, datagram, &mut self.exit, &mut self.recv_faults);
-            self.exit.counters.relay_drops += u64::from(to.is_some());
+            let (exit, faults) = (&mut self.exit, &mut self.recv_faults);
+            let to = entrance.datagram(index, datagram, exit, faults, slot);
+            exit.counters.relay_drops += u64::from(to.is_some());
         }
     }
 
@@ -269,7 +271,7 @@ impl Traffic {
             faults.release_due(now, &mut |meta, datagram| {
                 let disposition = endpoint.handle_datagram(now, &meta, datagram);
                 if let Disposition::Unclaimed(service) = disposition {
-                    self.exit.pass_on(now, endpoint, &meta, datagram, service);
+                    self.exit.pass_on(now, slot, endpoint, &meta, datagram, service);
                 }
             });
         }
@@ -353,17 +355,17 @@ impl Exit {
         capture.add(direction, &Way { src, src_port, dst, tos, ttl, index }, datagram);
     }
 
-    /// Hands datagrams to the slot that they are for, at best effort; tells whether it has an
-    /// owner.
-    fn relay(&mut self, now: Instant, slot: &Slot, to: u16, meta: RecvMeta, data: &[u8]) -> bool {
+    /// Hands datagrams to whoever they are for, at best effort; tells whether there is one.
+    fn relay(&mut self, now: Instant, slot: &Slot, to: Taker, meta: RecvMeta, data: &[u8]) -> bool {
         let delivery = match self.backlog.is_ahead_of(to) {
             true => Delivery::Full,
-            false => deliver(slot, to, meta, data),
+            false => to.deliver(slot, meta, data),
         };
         match delivery {
             Delivery::Sent => self.counters.relayed_out += 1,
             Delivery::Full if self.backlog.push(now, to, meta, data) => {}
-            Delivery::Full | Delivery::Gone => self.counters.relay_drops += 1,
+            Delivery::Full => self.counters.relay_drops += 1,
+            Delivery::Gone => {}
         }
         delivery != Delivery::Gone
     }
@@ -372,47 +374,32 @@ impl Exit {
     fn pass_on(
         &mut self,
         now: Instant,
+        slot: &Slot,
         endpoint: &mut Endpoint,
         meta: &Meta,
         datagram: &[u8],
         service: ServiceId,
     ) {
-        match service.to_rdma_ip().map(|(space, port)| relay_request(meta, datagram, space, port)) {
-            Some(Delivery::Sent) => self.counters.relayed_out += 1,
-            // The peer asks again.
-            Some(Delivery::Full) => self.counters.relay_drops += 1,
-            Some(Delivery::Gone) | None => {
-                endpoint.handle_unclaimed(now, meta, datagram);
-            }
+        let &Meta { src, src_port, dst, tos, ttl, .. } = meta;
+        let len = datagram.len();
+        let src = SocketAddr::new(src, src_port);
+        let batch = RecvMeta { len, stride: len, src, dst, tos, ttl, drops: 0 };
+        // One of the names may be this process's own, bound without listening.
+        let taken = service.to_rdma_ip().is_some_and(|(space, port)| {
+            let names = PortName::towards(space as u16, port, dst);
+            names.into_iter().any(|name| self.relay(now, slot, Taker::Port(name), batch, datagram))
+        });
+        if !taken {
+            endpoint.handle_unclaimed(now, meta, datagram);
         }
     }
 
     fn retry_relays(&mut self, now: Instant, slot: &Slot) {
-        let (sent, lost) = self.backlog.retry(now, |to, meta, data| deliver(slot, to, meta, data));
+        let deliver = |to: Taker, meta, data: &[u8]| to.deliver(slot, meta, data);
+        let (sent, lost) = self.backlog.retry(now, deliver);
         self.counters.relayed_out += sent;
         self.counters.relay_drops += lost;
     }
-}
-
-/// Whoever has the port may be this process, too: a port that it is bound to without listening.
-fn relay_request(meta: &Meta, datagram: &[u8], space: PortSpace, port: u16) -> Delivery {
-    let &Meta { src, src_port, dst, tos, ttl, .. } = meta;
-    let len = datagram.len();
-    let src = SocketAddr::new(src, src_port);
-    let meta = RecvMeta { len, stride: len, src, dst, tos, ttl, drops: 0 };
-    for name in PortName::towards(space as u16, port, dst) {
-        match name.relay(meta, datagram) {
-            Ok(Delivery::Gone) => {}
-            // An error is one of this process, as a full queue is one of the other.
-            delivery => return delivery.unwrap_or(Delivery::Full),
-        }
-    }
-    Delivery::Gone
-}
-
-fn deliver(slot: &Slot, to: u16, meta: RecvMeta, data: &[u8]) -> Delivery {
-    // An error of the system is as final as an owner that is gone.
-    slot.send(to, &Message::Relay { meta, data }).unwrap_or(Delivery::Gone)
 }
 
 /// A batch on its way in.
@@ -438,7 +425,7 @@ impl Entrance<'_> {
         let mut at = 0;
         for index in 0..batch.len().div_ceil(self.meta.stride) {
             let end = (at + self.meta.stride).min(batch.len());
-            let to = self.datagram(index, &mut batch[at..end], exit, faults);
+            let to = self.datagram(index, &mut batch[at..end], exit, faults, slot);
             if to != self.foreign.map(|(to, _)| to) {
                 self.relay_run(&batch[..at], exit, slot);
                 self.foreign = to.map(|to| (to, at));
@@ -455,6 +442,7 @@ impl Entrance<'_> {
         datagram: &mut [u8],
         exit: &mut Exit,
         faults: &mut Option<Injector<Meta>>,
+        slot: &Slot,
     ) -> Option<u16> {
         let meta = datagram_meta(&self.meta, index, self.ifindex);
         exit.tap(Direction::Inbound, &meta, datagram);
@@ -466,7 +454,7 @@ impl Entrance<'_> {
             Disposition::Done => {}
             Disposition::Foreign(to) => foreign = Some(to),
             Disposition::Unclaimed(service) => {
-                exit.pass_on(self.now, self.endpoint, &meta, datagram, service);
+                exit.pass_on(self.now, slot, self.endpoint, &meta, datagram, service);
             }
         };
         match faults {
@@ -480,7 +468,9 @@ impl Entrance<'_> {
         if let Some((to, start)) = self.foreign.take() {
             let data = &batch[start..];
             let meta = RecvMeta { len: data.len(), ..self.meta };
-            self.misdirected |= exit.relay(self.now, slot, to, meta, data);
+            let taken = exit.relay(self.now, slot, Taker::Slot(to), meta, data);
+            exit.counters.relay_drops += u64::from(!taken);
+            self.misdirected |= taken;
         }
     }
 }

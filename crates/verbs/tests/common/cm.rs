@@ -11,7 +11,7 @@ use super::{Node, loopback};
 
 pub const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub const LEN: usize = 256;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn channel() -> EventChannel {
     EventChannel::create_event_channel().expect("an event channel")

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use irdma::{Gid, QpType, Qpn};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Ends, Node, loopback};
 
@@ -89,6 +90,23 @@ impl Peer {
         let mut rest = String::new();
         std::io::Read::read_to_string(&mut self.stdout, &mut rest).unwrap();
         assert!(self.child.wait().unwrap().success(), "{rest}");
+    }
+}
+
+/// A process that is stopped until this is dropped.
+pub struct Pause(Pid);
+
+impl Pause {
+    pub fn of(peer: &Peer) -> Self {
+        let pid = Pid::from_child(&peer.child);
+        kill_process(pid, Signal::STOP).unwrap();
+        Pause(pid)
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
     }
 }
 

@@ -218,7 +218,7 @@ pub struct Rep {
     pub qkey: u32,
     /// The sender's queue pair.
     pub qpn: Qpn,
-    /// The sender's queue pair if it is one of an extended connection (IBTA A14.6.2).
+    /// The sender's queue pair if it is one of an extended connection (IBTA A14).
     pub eecn: u32,
     /// The first PSN that the sender sends.
     pub starting_psn: Psn,

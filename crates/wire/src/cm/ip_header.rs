@@ -1,4 +1,4 @@
-//! What the private data of `rdma_cm`'s requests starts with (IBTA A11.4).
+//! What the private data of `rdma_cm`'s requests starts with (IBTA A11).
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -88,7 +88,7 @@ pub struct Rej {
     pub about: About,
     /// Bytes of `info` that count, at most [`REJ_INFO_LEN`].
     pub info_len: u8,
-    /// Why (IBTA table 109).
+    /// Why (IBTA 12.6.7.2).
     pub reason: u16,
     /// What the reason needs to be understood, such as the sender's GUID.
     pub info: [u8; REJ_INFO_LEN],

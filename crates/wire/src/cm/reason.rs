@@ -1,4 +1,4 @@
-//! Why a connection was refused (IBTA 12.6.7.2, table 109).
+//! Why a connection was refused (IBTA 12.6.7.2).
 
 /// No queue pair, memory or id is left.
 pub const NO_RESOURCES: u16 = 3;
@@ -28,6 +28,6 @@ pub const fn text(reason: u16) -> &'static str {
         STALE_CONNECTION => "stale connection",
         INVALID_PATH_MTU => "invalid path MTU",
         CONSUMER => "refused by the program",
-        _ => "see IBTA table 109",
+        _ => "see IBTA 12.6.7.2",
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a request asks for (IBTA 12.6, A3.2.3).
+/// What a request asks for (IBTA 12.6, A3).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ServiceId(pub u64);
 
@@ -18,7 +18,7 @@ pub enum PortSpace {
     Ib = 0x013f,
 }
 
-/// The part of a service id that is the same for all ports (IBTA A11.3.1).
+/// The part of a service id that is the same for all ports (IBTA A11).
 const RDMA_IP: u64 = 0x0100_0000;
 
 impl ServiceId {
