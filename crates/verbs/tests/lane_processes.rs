@@ -3,13 +3,15 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use common::cm::{HERE, LEN, expect, listen, param, resolved, set_up};
-use common::domain::{node, pair};
-use common::process::{Peer, ROLE};
-use common::{Node, loopback};
+use common::domain::{domain, node, node_on, pair};
+use common::link::{Link, device, ip};
+use common::process::{Peer, ROLE, text};
+use common::{Node, QKEY, connect, loopback};
 use irdma::cm::EventKind;
-use irdma::{QpType, SendOp, Wc};
+use irdma::{AhAttr, Gid, QpType, SendData, SendFlags, SendOp, SendWr, UdDest, Wc};
 use irdma_wire::ip::Datagram;
 use irdma_wire::{FlowKey, Verdict, icrc, parse, pcapng};
 
@@ -19,6 +21,7 @@ fn another_process() {
     match std::env::var(ROLE).as_deref() {
         Ok("forks") => forks(),
         Ok("talks") => talks(),
+        Ok("follows") => follows(),
         _ => {}
     }
 }
@@ -42,8 +45,8 @@ fn talks() {
     let other = node(QpType::Rc, 8192);
     home.connect(&other.ends());
     other.connect(&home.ends());
-    exchange(&a, &b, 60);
-    exchange(&home, &other, 60);
+    exchange(&a, &b, 30);
+    exchange(&home, &other, 30);
     let slots = [&a, &b, &home, &other].map(|node| node.qp.qpn().slot());
     assert_eq!(slots.iter().collect::<BTreeSet<_>>().len(), 4);
 }
@@ -133,4 +136,39 @@ fn queue_pairs_of_a_domain_connect_by_address() {
     expect(&listener.channel, EventKind::Disconnected);
     server_id.disconnect().unwrap();
     expect(&channel, EventKind::Disconnected);
+}
+
+/// An address that comes is opened in the lane of a thread domain, too.
+#[test]
+fn lanes_follow_the_addresses_of_their_device() {
+    let Some(link) = Link::new("lanes") else { return };
+    let peer = Peer::start_in(&link.0[0], "follows");
+    ip(&format!("-n {} addr add 10.9.0.7/24 dev v0", link.0[0]));
+    peer.finish();
+}
+
+fn follows() {
+    let context = device().open().unwrap();
+    let pd = domain(&context);
+    let own = node_on(context, pd, QpType::Ud, 1024);
+    let home = Node::new(&device(), QpType::Ud, 1024);
+    [&own, &home].iter().for_each(|node| connect(&node.qp, &node.ends(), 0, 0));
+    println!("@ends {}", text(&own.ends()));
+    assert_eq!(own.context.get_async_event().unwrap().kind(), irdma::EventKind::GidChange);
+    let new = Gid::from("10.9.0.7".parse::<IpAddr>().unwrap());
+    let count = own.context.query_port(1).unwrap().gid_tbl_len;
+    let index = (0..count).find(|at| own.context.query_gid(1, *at).unwrap() == new).unwrap();
+    for (from, to) in [(&own, &home), (&home, &own)] {
+        to.post_recv(1, 512, 140);
+        from.fill(0, 100, index as u8);
+        let attr = AhAttr { dgid: new, sgid_index: index as u8, port: 1, ..AhAttr::default() };
+        let ah = from.pd.create_ah(&attr).unwrap();
+        let sges = [from.sge(0, 100)];
+        let (op, flags) = (SendOp::Send { imm: None }, SendFlags::SIGNALED);
+        let ud = Some(UdDest { ah: ah.transport().clone(), qpn: to.qp.qpn(), qkey: QKEY });
+        let wr = SendWr { wr_id: 2, op, flags, data: SendData::Sges(&sges), ud };
+        from.qp.post_send(&wr).unwrap();
+        assert_eq!((from.complete().wr_id, to.complete().byte_len), (2, 140));
+        to.expect_bytes(512 + 40, 100, index as u8);
+    }
 }

@@ -11,10 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::domain::{domain, domain_over, held_domain, node, node_on, pair, queue_pair};
-use common::{Ends, Node, QKEY, connect, eventually, loopback, pattern, poll_one};
+use common::{Ends, Node, QKEY, connect, eventually, loopback, pattern, poll_one, to_init};
 use irdma::{
     AhAttr, EventKind, Gid, Qp, QpType, Qpn, RecvWr, SendData, SendFlags, SendOp, SendWr, SrqAttr,
-    UdDest, Wc, WcOpcode, WcStatus,
+    UdDest, Wc, WcOpcode, WcStatus, XrcdFlags,
 };
 use irdma_net::slot;
 
@@ -249,6 +249,32 @@ fn a_shared_receive_queue_serves_two_lanes() {
     let mut taken = taken.into_inner().unwrap();
     taken.sort();
     assert_eq!(taken, (0..ROUNDS as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_a_domain_sends_reaches_the_shared_queues_of_an_xrc_domain() {
+    let _turn = my_turn();
+    let context = loopback().open().unwrap();
+    let xrcd = context.open_xrcd(None, XrcdFlags::CREAT).unwrap();
+    let pd = domain(&context);
+    let node = node_on(context, pd, QpType::Rc, 256);
+    let most = SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 };
+    let cq = node.context.create_cq(4, None, 0).unwrap();
+    let srq = node.pd.create_xrc_srq(most, &xrcd, &cq).unwrap();
+    srq.post_srq_recv(&RecvWr { wr_id: 1, sges: &[node.sge(64, 64)] }).unwrap();
+    let sender = queue_pair(&node.pd, QpType::XrcSend, &node.cq, None);
+    let receiver = xrcd.create_qp().unwrap();
+    to_init(&receiver);
+    connect(&sender, &Ends { qpn: receiver.qpn(), ..node.ends() }, 0, 14);
+    connect(&receiver, &Ends { qpn: sender.qpn(), ..node.ends() }, 0, 14);
+    assert_ne!(sender.qpn().slot(), receiver.qpn().slot());
+    node.fill(0, 64, 6);
+    let (op, flags) = (SendOp::Send { imm: None }, SendFlags::SIGNALED);
+    let sges = [node.sge(0, 64)];
+    let wr = SendWr { wr_id: 2, op, flags, data: SendData::Sges(&sges), ud: None };
+    sender.start_post().unwrap().post_xrc_send(&wr, srq.get_srq_num().unwrap()).unwrap();
+    assert_eq!((poll_one(&cq).wr_id, node.complete().wr_id), (1, 2));
+    node.expect_bytes(64, 64, 6);
 }
 
 #[test]
