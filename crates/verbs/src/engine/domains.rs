@@ -7,8 +7,8 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use irdma_transport::Result;
 use rustix::process::{Resource, getrlimit};
 
-use super::Engine;
-use super::lane::{Lane, Role};
+use super::lane::Lane;
+use super::{Engine, Role};
 use crate::device::Device;
 use crate::stats::HwStats;
 

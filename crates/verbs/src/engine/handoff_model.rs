@@ -1,8 +1,8 @@
 //! The hand-off under every schedule: the same source over model atomics.
 //!
 //! A world is a lane with packets and a timer, a background thread that does what the real one
-//! does, and programs that wait, post and leave. A program may wait for two of them. A wake-up that is lost leaves all of them blocked,
-//! which the explorer reports as a deadlock.
+//! does, and programs that wait, post and leave. A program may wait for two of them. A wake-up that
+//! is lost leaves all of them blocked, which the explorer reports as a deadlock.
 
 /// The model's atomics.
 mod sync {

@@ -8,9 +8,8 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use irdma_mem::MemTable;
 use irdma_net::clock;
 use irdma_net::port::Port;
 use irdma_net::slot::{self, Message, Slot};
@@ -19,14 +18,15 @@ use irdma_transport::{Effect, Endpoint, Instant, Result};
 use irdma_wire::{Gid, Qpn};
 
 use super::capture::{Capture, Tap};
+use super::counts::Counts;
 use super::handoff::{HandOff, Sleeper};
 use super::progress::Background;
 use super::sockets::{Sockets, Token};
 use super::targets::Targets;
 use super::traffic::{Budget, Traffic};
-use crate::config::Config;
+use super::{Role, Shared};
 use crate::page::Page;
-use crate::profile::{Features, Profile};
+use crate::profile::Features;
 use crate::stats::{self, HwStats};
 use crate::system::system_error;
 
@@ -41,24 +41,6 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// The part of a receive buffer that packets can be counted on to fill; the rest is the kernel's
 /// overhead, which is largest for small packets.
 const WINDOW_SHARE: usize = 4;
-
-/// Whose a lane is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// The process's own: what is in no thread domain, and the connection manager.
-    Home,
-    /// That of a thread domain: the `number`-th, in the process whose own lane has slot `home`.
-    Domain { number: u64, home: u16 },
-}
-
-/// What the lanes of a process share.
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) mem: Arc<MemTable>,
-    pub(crate) targets: Arc<Targets>,
-    /// Opened with the first lane.
-    pub(crate) tap: OnceLock<Option<Arc<Tap>>>,
-}
 
 /// One endpoint with its sockets.
 pub(crate) struct Lane {
@@ -94,20 +76,16 @@ pub(crate) struct LaneInner {
     turn: usize,
     effects: Vec<Effect>,
     now: Instant,
-    profile: Profile,
     role: Role,
     targets: Arc<Targets>,
-    /// The counters of lanes that have ended.
-    ended: Option<HwStats>,
-    /// The counters as the page has them.
-    published: Vec<u64>,
+    counts: Counts,
     /// Something happened to a connection since the lane last sent.
     told: bool,
 }
 
 impl Lane {
     /// Claims a slot and starts with no address.
-    pub(crate) fn open(shared: &Shared, seed: u64, role: Role) -> io::Result<Self> {
+    pub(super) fn open(shared: &Shared, seed: u64, role: Role) -> io::Result<Self> {
         let Shared { config, mem, targets, tap } = shared;
         let tap = tap.get_or_init(|| config.capture.as_deref().and_then(Tap::open_or_log));
         let stream = match role {
@@ -146,11 +124,9 @@ impl Lane {
             turn: 0,
             effects: Vec::new(),
             now: Instant::ZERO,
-            profile: config.profile,
             role,
             targets: Arc::clone(targets),
-            ended: None,
-            published: Vec::new(),
+            counts: Counts::new(config.profile),
             told: false,
         };
         Ok(Lane {
@@ -318,7 +294,7 @@ impl LaneInner {
     }
 
     fn receive_messages(&mut self) {
-        let LaneInner { traffic, endpoint, slot, message, now, profile, role, ended, .. } = self;
+        let LaneInner { traffic, endpoint, slot, message, now, role, counts, .. } = self;
         let part_of = match *role {
             Role::Home => None,
             Role::Domain { home, .. } => Some(home),
@@ -335,9 +311,8 @@ impl LaneInner {
                 }
                 Message::User(request) => {
                     if let Some(from) = received.from
-                        && let Some(answer) = stats::answer(request, part_of, &|| {
-                            snapshot(*profile, endpoint, traffic, ended.as_ref())
-                        })
+                        && let Some(answer) =
+                            stats::answer(request, part_of, &|| counts.snapshot(endpoint, traffic))
                     {
                         // Whoever asked has gone, or asks again.
                         let _ = slot.send(from, &Message::User(&answer));
@@ -460,20 +435,17 @@ impl LaneInner {
 
     /// The counters as they are now.
     pub(crate) fn stats(&self) -> HwStats {
-        snapshot(self.profile, &self.endpoint, &self.traffic, self.ended.as_ref())
+        self.counts.snapshot(&self.endpoint, &self.traffic)
     }
 
     /// Takes over the counters of a lane that has ended.
     pub(crate) fn inherit(&mut self, stats: HwStats) {
-        match &mut self.ended {
-            Some(ended) => ended.add(&stats),
-            None => self.ended = Some(stats),
-        }
+        self.counts.inherit(stats);
     }
 
     /// Brings the page of counters up to date.
     pub(crate) fn publish(&mut self, page: &Page) {
-        page.publish(self.endpoint.stats(), &mut self.published);
+        self.counts.publish(page, self.endpoint.stats());
     }
 
     /// The slot.
@@ -485,18 +457,6 @@ impl LaneInner {
     pub(super) fn is_steering(&mut self) -> bool {
         self.traffic.sockets().is_steering()
     }
-}
-
-fn snapshot(
-    profile: Profile,
-    endpoint: &Endpoint,
-    traffic: &Traffic,
-    ended: Option<&HwStats>,
-) -> HwStats {
-    let mut stats =
-        HwStats::new(profile, endpoint.stats(), &traffic.counters(), traffic.overflows());
-    ended.into_iter().for_each(|ended| stats.add(ended));
-    stats
 }
 
 /// The lane, taken; giving it back sends, publishes the deadline and runs effects.
@@ -544,12 +504,15 @@ impl Drop for LaneGuard<'_> {
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
+    use std::sync::OnceLock;
     use std::thread::sleep;
     use std::time::Duration;
 
+    use irdma_mem::MemTable;
     use irdma_net::udp::RecvMeta;
 
     use super::*;
+    use crate::config::Config;
 
     /// The addresses at which something waits; other processes may talk to the slot.
     fn waiting(lane: &Lane) -> Vec<IpAddr> {

@@ -7,6 +7,7 @@
 mod addresses;
 mod capture;
 mod checksum;
+mod counts;
 mod domains;
 mod feeders;
 mod groups;
@@ -49,9 +50,27 @@ use crate::handles::AhTable;
 use crate::limits::Quota;
 use crate::pages::{persist, populate};
 use crate::system::system_error;
+use capture::Tap;
 use domains::Domains;
-use lane::{Role, Shared};
 use targets::Targets;
+
+/// Whose a lane is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// The process's own: what is in no thread domain, and the connection manager.
+    Home,
+    /// That of a thread domain: the `number`-th, in the process whose own lane has slot `home`.
+    Domain { number: u64, home: u16 },
+}
+
+/// What the lanes of a process share.
+struct Shared {
+    config: Config,
+    mem: Arc<MemTable>,
+    targets: Arc<Targets>,
+    /// Opened with the first lane.
+    tap: OnceLock<Option<Arc<Tap>>>,
+}
 
 /// What all contexts of a process share.
 pub(crate) struct Engine {

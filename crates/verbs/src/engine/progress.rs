@@ -13,8 +13,9 @@ use irdma_net::netdev::Watch;
 use irdma_net::wake::{self, EventFd, Interest, Poll, Ready};
 use irdma_transport::{EventKind, EventSource};
 
+use super::Role;
 use super::handoff::{Memory, Turn};
-use super::lane::{Lane, NEVER, Role};
+use super::lane::{Lane, NEVER};
 use super::targets::Targets;
 use crate::device::Device;
 use crate::port::PortAttr;

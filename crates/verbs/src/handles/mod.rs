@@ -8,6 +8,7 @@ mod cq;
 mod dm;
 mod dmabuf;
 mod fast;
+mod mcast;
 mod mr;
 mod mw;
 mod odp;

@@ -1,19 +1,20 @@
 //! Queue pairs.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use irdma_mem::Access;
 use irdma_transport as transport;
 use irdma_transport::{
     AttrMask, QpAttr, QpCap, QpState, QpType, RateLimit, RecvWr, Result, SendOp, SendWr, VerbsError,
 };
-use irdma_wire::{Gid, Qpn};
+use irdma_wire::Qpn;
 
+use super::mcast::Attached;
 use super::{AhAttr, Cq, Feed, Pd, PdInner, QueueMrInner, Srq, SrqInner, XrcdInner};
 use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
-use crate::engine::{Attachment, Lane, LaneGuard};
+use crate::engine::{Lane, LaneGuard};
 use crate::life::{Alive, Life, Unacked, Use};
 use crate::limits::Place;
 use crate::log::Logged;
@@ -49,11 +50,11 @@ impl Uses {
 pub(crate) struct QpInner {
     pub(crate) qpn: Qpn,
     unacked: Unacked,
-    qp_type: QpType,
-    lane: Arc<Lane>,
-    context: Arc<ContextInner>,
+    pub(super) qp_type: QpType,
+    pub(super) lane: Arc<Lane>,
+    pub(super) context: Arc<ContextInner>,
     /// Multicast attachments, to be ended with the context.
-    groups: Mutex<Vec<Attached>>,
+    pub(super) groups: Mutex<Vec<Attached>>,
     /// Gone with the queue pair, which its handle outlives when the context is closed.
     place: Mutex<Option<Place>>,
     cookie: AtomicU64,
@@ -61,14 +62,6 @@ pub(crate) struct QpInner {
     gone: AtomicBool,
     /// Handles of the queue pair; more than one only with extended connections.
     handles: AtomicU32,
-}
-
-/// A multicast attachment.
-#[derive(Debug)]
-struct Attached {
-    gid: Gid,
-    lid: u16,
-    _place: Option<Attachment>,
 }
 
 /// What a queue pair is created with (`struct ibv_qp_init_attr`).
@@ -291,17 +284,6 @@ impl Qp {
         Ok(PostSend { qpn: qp.qpn, qp, lane: qp.lane.lock(), _noted: Noted(&qp.lane) })
     }
 
-    /// Joins a multicast group. EINVAL unless the service is UD and `gid` a group, ENOMEM when
-    /// the group is full. Attaching again with the same `lid` changes nothing.
-    pub fn attach_mcast(&self, gid: &Gid, lid: u16) -> Result<()> {
-        self.inner.attach(gid, lid).logged("attach_mcast")
-    }
-
-    /// Leaves a multicast group. EINVAL if the queue pair is not attached to it with `lid`.
-    pub fn detach_mcast(&self, gid: &Gid, lid: u16) -> Result<()> {
-        self.inner.detach(gid, lid).logged("detach_mcast")
-    }
-
     /// The number that events name the queue pair by.
     pub fn set_cookie(&self, cookie: u64) {
         self.inner.cookie.store(cookie, Ordering::Release);
@@ -407,7 +389,7 @@ impl PostSend<'_> {
 
 impl QpInner {
     #[inline]
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         self.context.check_device()?;
         self.life.check(Self::WHAT)
     }
@@ -497,44 +479,6 @@ impl QpInner {
         self.lane.lock().endpoint.set_rings(self.qpn, rings)
     }
 
-    fn attach(&self, gid: &Gid, lid: u16) -> Result<()> {
-        self.check()?;
-        let context = &self.context;
-        if self.qp_type == QpType::Ud {
-            self.lane.start_background();
-            self.lane.listen(&context.device)?;
-        }
-        let ifindex = context.device.netdev_index();
-        // Whoever ends the queue pair reads the list under the lane's lock, too: it then either has
-        // this group, or the attachment is refused.
-        let mut lane = self.lane.lock();
-        let mut groups = self.groups();
-        if groups.iter().any(|attached| attached.gid == *gid && attached.lid == lid) {
-            return Ok(());
-        }
-        let place = match self.qp_type {
-            QpType::Ud => Some(context.engine.groups.attach(self.qpn, (gid.to_ip(), ifindex))?),
-            // What the service has to say comes before the limits.
-            _ => None,
-        };
-        lane.attach_mcast(self.qpn, gid, lid, ifindex)?;
-        groups.push(Attached { gid: *gid, lid, _place: place });
-        Ok(())
-    }
-
-    fn detach(&self, gid: &Gid, lid: u16) -> Result<()> {
-        self.check()?;
-        let ifindex = self.context.device.netdev_index();
-        let mut lane = self.lane.lock();
-        lane.endpoint.detach_mcast(self.qpn, gid, lid, ifindex)?;
-        self.groups().retain(|attached| attached.gid != *gid || attached.lid != lid);
-        Ok(())
-    }
-
-    fn groups(&self) -> MutexGuard<'_, Vec<Attached>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn context(&self) -> &Arc<ContextInner> {
         &self.context
     }
@@ -568,14 +512,6 @@ impl QpInner {
         let (now, attr) = (lane.now(), QpAttr { state: QpState::Err, ..QpAttr::default() });
         // A queue pair that never left RESET has nothing on its way, and stays there.
         let _ = lane.endpoint.modify_qp(now, self.qpn, &attr, AttrMask::STATE);
-    }
-
-    fn leave_groups(&self, lane: &mut LaneGuard<'_>) {
-        let ifindex = self.context.device.netdev_index();
-        for attached in std::mem::take(&mut *self.groups()) {
-            // Only fails for what is detached already.
-            let _ = lane.endpoint.detach_mcast(self.qpn, &attached.gid, attached.lid, ifindex);
-        }
     }
 
     /// Takes the queue pair out of the tables that name it, and its waiting events with it.
