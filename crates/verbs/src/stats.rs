@@ -84,6 +84,8 @@ const ANSWER: &str = "irdma stats 1\n";
 const PART: &str = "irdma stats 1 part of ";
 /// How long processes have to answer.
 const PATIENCE_NS: u64 = 200_000_000;
+/// After this long the question is repeated: where many answer at once, some find the queue full.
+const RESEND_NS: u64 = 20_000_000;
 
 /// The answer to a request of another process; `None` if it is none. `part_of` is the slot that
 /// answers for the process, if another one does.
@@ -162,21 +164,27 @@ fn add_up(answers: Vec<Answer>) -> Vec<ProcessStats> {
 /// do not answer within 200 ms are left out.
 pub fn processes() -> io::Result<Vec<ProcessStats>> {
     let own = Slot::claim(clock::seed()?)?;
-    let others = slot::list()?.into_iter().filter(|number| *number != own.number());
-    let mut asked = others
-        .filter(|to| matches!(own.send(*to, &Message::User(REQUEST)), Ok(Delivery::Sent)))
-        .count();
+    let ask = |to: &u16| matches!(own.send(*to, &Message::User(REQUEST)), Ok(Delivery::Sent));
+    let mut asked: Vec<u16> = slot::list()?;
+    asked.retain(|number| *number != own.number() && ask(number));
     let (poll, mut ready) = (Poll::new()?, Vec::new());
     poll.add(&own, 0, Interest::Read)?;
-    let end_ns = clock::monotonic_ns() + PATIENCE_NS;
+    let start_ns = clock::monotonic_ns();
+    let (end_ns, mut resend_ns) = (start_ns + PATIENCE_NS, start_ns + RESEND_NS);
     let (mut found, mut buf) = (Vec::new(), vec![0; slot::MESSAGE_LEN]);
-    while asked > 0 && clock::monotonic_ns() < end_ns {
-        poll.wait(&mut ready, Some(end_ns.saturating_sub(clock::monotonic_ns()).max(1)))?;
+    while !asked.is_empty() && clock::monotonic_ns() < end_ns {
+        poll.wait(&mut ready, Some(resend_ns.saturating_sub(clock::monotonic_ns()).max(1)))?;
         while let Some(received) = own.recv(&mut buf)? {
-            if let (Some(from), Message::User(bytes)) = (received.from, received.message) {
+            if let (Some(from), Message::User(bytes)) = (received.from, received.message)
+                && let Some(at) = asked.iter().position(|number| *number == from)
+            {
                 found.extend(parse(from, bytes));
-                asked = asked.saturating_sub(1);
+                asked.swap_remove(at);
             }
+        }
+        if clock::monotonic_ns() >= resend_ns {
+            asked.iter().for_each(|to| _ = ask(to));
+            resend_ns += RESEND_NS;
         }
     }
     Ok(add_up(found))
