@@ -34,7 +34,7 @@ pub struct ConnectRequest<'a> {
     pub qp_type: QpType,
     /// This side's queue pair.
     pub qpn: Qpn,
-    /// The first PSN that it sends.
+    /// The PSN that the peer's first packet shall have: each side chooses the other's.
     pub starting_psn: Psn,
     /// The GUID of this side's device.
     pub ca_guid: u64,
@@ -65,7 +65,7 @@ pub struct ConnectRequest<'a> {
 pub struct ConnectReply<'a> {
     /// This side's queue pair.
     pub qpn: Qpn,
-    /// The first PSN that it sends.
+    /// The PSN that the peer's first packet shall have: each side chooses the other's.
     pub starting_psn: Psn,
     /// The GUID of this side's device.
     pub ca_guid: u64,
@@ -119,7 +119,7 @@ pub struct RequestInfo {
     pub qp_type: QpType,
     /// Its queue pair.
     pub remote_qpn: Qpn,
-    /// The first PSN that it sends.
+    /// The PSN that this side's first packet shall have.
     pub starting_psn: Psn,
     /// The GUID of its device.
     pub ca_guid: u64,
@@ -150,7 +150,7 @@ pub struct RequestInfo {
 pub struct ReplyInfo {
     /// Its queue pair.
     pub remote_qpn: Qpn,
-    /// The first PSN that it sends.
+    /// The PSN that this side's first packet shall have.
     pub starting_psn: Psn,
     /// The GUID of its device.
     pub ca_guid: u64,
