@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use crate::peer::Peer;
@@ -12,6 +13,8 @@ use crate::{Finished, Host, Program, Running};
 pub enum Ready {
     /// It listens on this TCP port.
     Port(u16),
+    /// It listens on this port of the connection manager, in whichever port space.
+    Rdma(u16),
     /// It wrote this to its standard output.
     Output(&'static str),
 }
@@ -59,12 +62,28 @@ pub fn await_ready(server: &mut Running, ready: Ready) {
     match ready {
         Ready::Output(text) => server.wait_for(text),
         Ready::Port(port) if server.is_in_guest() => Peer::await_listener(port),
+        Ready::Rdma(port) if server.is_in_guest() => Peer::await_rdma_listener(port),
         Ready::Port(port) => {
             server.wait_until(&format!("a listener on port {port}"), |running| {
                 listens(running.pid(), port)
             });
         }
+        Ready::Rdma(port) => {
+            server.wait_until(&format!("a listener on port {port} of rdma_cm"), |running| {
+                listens_rdma(running.pid(), port)
+            });
+            // The port has its name when it is bound, a moment before it is listened on.
+            thread::sleep(Duration::from_millis(20));
+        }
     }
+}
+
+/// True when something in the network namespace of `pid` has this port of the connection manager,
+/// whose name reads `@irdma/cm/SPACE/PORT/ADDRESS`.
+fn listens_rdma(pid: u32, port: u16) -> bool {
+    let names = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+    let mut names = names.lines().filter_map(|line| line.split_once("@irdma/cm/"));
+    names.any(|(_, name)| name.split('/').nth(1) == Some(&port.to_string()))
 }
 
 /// True when something in the network namespace of `pid` listens on `port`.
@@ -86,7 +105,6 @@ fn is_listener(line: &str, port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
-    use std::time::Duration;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::{Program, peer};
@@ -13,7 +13,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(900);
 const LIBRARY: &str = "libirdma_abi.so";
 const C_FLAGS: &str = "-std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror";
 /// Each C program and the files it is made of, besides its own.
-const C_PROGRAMS: [(&str, &[&str]); 12] = [
+const C_PROGRAMS: [(&str, &[&str]); 14] = [
     ("verify", &["session", "step", "active", "passive", "layout", "common"]),
     ("mcast", &["common"]),
     ("chat", &["checks", "common"]),
@@ -26,6 +26,8 @@ const C_PROGRAMS: [(&str, &[&str]); 12] = [
     ("rnr", &["checks", "common"]),
     ("victim", &["checks", "common"]),
     ("removal", &["checks", "common"]),
+    ("cm_rounds", &["common"]),
+    ("cm_badargs", &["checks", "common"]),
 ];
 
 /// The root of the workspace.
@@ -127,14 +129,22 @@ fn install(folder: &Path) {
     copied.unwrap_or_else(|e| panic!("cannot copy the command to {}: {e}", folder.display()));
 }
 
-/// Puts the file there in one step, so that nobody runs half of it.
+/// Puts the file there in one step, so that nobody runs half of it. Another process writes it:
+/// a child of another thread would hold it open, and the kernel runs no file that is.
 fn copy_once(from: &Path, to: &Path) -> std::io::Result<()> {
+    let _turn = writing();
     if to.exists() {
         return Ok(());
     }
     let partial = to.with_extension(format!("part{}", std::process::id()));
-    fs::copy(from, &partial)?;
+    Program::new("cp").arg(from).arg(&partial).run().expect_success();
     fs::rename(&partial, to)
+}
+
+/// One thread of a process at a time makes files that others wait for.
+fn writing() -> MutexGuard<'static, ()> {
+    static WRITING: Mutex<()> = Mutex::new(());
+    WRITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A C program of `tests/c`, compiled once for each state of its sources.
@@ -150,6 +160,7 @@ pub fn c_program(name: &str) -> PathBuf {
     let mut sources = vec![folder.join(name).with_extension("c")];
     sources.extend(parts.iter().map(|part| folder.join(part).with_extension("c")));
     let program = scratch().join(format!("{name}-{}", fingerprint(&with_headers(&sources))));
+    let _turn = writing();
     if !program.exists() {
         compile(&sources, &program);
     }
@@ -183,7 +194,7 @@ fn compile(sources: &[PathBuf], program: &Path) {
         .arg("-o")
         .arg(&partial)
         .args(sources)
-        .arg("-libverbs")
+        .words("-Wl,--as-needed -libverbs -lrdmacm")
         .run()
         .expect_success();
     fs::rename(&partial, program).expect("the compiler wrote the program");

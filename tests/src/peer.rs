@@ -73,12 +73,25 @@ impl Peer {
     pub(crate) fn await_listener(port: u16) {
         // Every network namespace of the guest, through the processes in it; 0A is listening.
         let tables = "cat /proc/[0-9]*/net/tcp /proc/[0-9]*/net/tcp6 2>/dev/null";
-        let until = format!(
-            "i=0; while [ $i -lt 300 ]; do {tables} | grep -q ':{port:04X} [0-9A-F]*:0000 0A' && \
-             exit 0; i=$((i+1)); sleep 0.1; done; exit 1"
-        );
-        guest_program("sh").arg("-c").arg(until).run().expect_success();
+        let listens = format!("{tables} | grep -q ':{port:04X} [0-9A-F]*:0000 0A'");
+        guest_program("sh").arg("-c").arg(until(&listens)).run().expect_success();
     }
+
+    /// Waits until something in the guest listens on this port of the connection manager.
+    ///
+    /// # Panics
+    /// When nothing does in time.
+    pub(crate) fn await_rdma_listener(port: u16) {
+        let listens = format!("rdma resource show cm_id | grep LISTEN | grep -q ':{port} '");
+        guest_program("sh").arg("-c").arg(until(&listens)).run().expect_success();
+    }
+}
+
+/// What the guest is asked until the answer is yes.
+fn until(condition: &str) -> String {
+    format!(
+        "i=0; while [ $i -lt 300 ]; do {condition} && exit 0; i=$((i+1)); sleep 0.1; done; exit 1"
+    )
 }
 
 /// Where the peer keeps its kernel, console and locks.

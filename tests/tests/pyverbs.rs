@@ -34,6 +34,36 @@ fn run(host: &Host, suite: &Path) -> Finished {
         .run()
 }
 
+/// Tests of connections that need no group.
+const CONNECTIONS: [&str; 7] = [
+    "test_rdmacm_sync_traffic",
+    "test_rdmacm_async_traffic",
+    "test_rdmacm_async_reject_traffic",
+    "test_rdmacm_async_traffic_external_qp",
+    "test_rdmacm_async_udp_traffic",
+    "test_rdmacm_async_read",
+    "test_rdmacm_async_write",
+];
+
+/// Runs those tests where the suite finds the host's interface in sysfs, as that of its device.
+fn run_connections(host: &Host, suite: &Path) -> Finished {
+    let extra = paths::fresh("sysfs");
+    let class = format!("infiniband/{}/device/net/{}", host.device(), host.netdev);
+    fs::create_dir_all(extra.join(class)).expect("the folder is writable");
+    let script = "mount -t overlay overlay -o lowerdir=$0:/sys/class /sys/class && exec \"$@\"";
+    let filters = CONNECTIONS.iter().flat_map(|name| ["-k", name]);
+    host.plain("unshare")
+        .args(["-m", "sh", "-c", script])
+        .arg(&extra)
+        .arg(paths::irdma())
+        .args(["run", "--", "/usr/bin/python3"])
+        .arg(suite.join("run_tests.py"))
+        .args(["-v", "--dev", &host.device()])
+        .args(filters)
+        .within(LIMIT)
+        .run()
+}
+
 /// How many tests ran, from the line that sums up.
 fn ran(report: &str) -> usize {
     let number = |line: &str| line.strip_prefix("Ran ")?.split(' ').next()?.parse().ok();
@@ -66,6 +96,16 @@ fn covers(pattern: &str, test: &str) -> bool {
         Some(start) => test.starts_with(start),
         None => test == pattern,
     }
+}
+
+#[test]
+fn its_tests_of_connections_pass() {
+    need!([Need::Root, Need::File(SUITE), Need::File(BINDINGS)], tools(["gunzip", "unshare"]));
+    let lan = Lan::one_host();
+    let done = run_connections(lan.a(), &unpacked());
+    done.expect_success();
+    let passed = done.stderr.lines().filter(|line| line.ends_with("... ok")).count();
+    assert_eq!(passed, CONNECTIONS.len(), "{done}");
 }
 
 #[test]

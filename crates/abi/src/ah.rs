@@ -36,17 +36,16 @@ impl Ends for Ah {
 
 /// `ibv_create_ah(3)`.
 pub fn create(pd: &Object<Pd>, In(attr): In<ibv_ah_attr>) -> Result<Box<Object<Ah>>, Errno> {
-    let handle = pd.handle.create_user_ah(&vector("ibv_create_ah", &attr)?)?;
+    let handle = pd.handle.create_user_ah(&vector(&pd.device, &attr)?)?;
     let c = ibv_ah { context: pd.seen().context, pd: pd.as_seen(), handle: handle::next() };
     Ok(Object::new(c, Ah { handle: ManuallyDrop::new(handle) }))
 }
 
 /// The address vector of `attr`, on port 1 where the caller does not name one itself.
-pub fn vector(call: &str, attr: &ibv_ah_attr) -> Result<AhAttr, Errno> {
+pub fn vector(device: &Device, attr: &ibv_ah_attr) -> Result<AhAttr, Errno> {
     if attr.is_global == 0 {
-        let cause = "ah_attr.is_global is 0: RoCE routes by GID, set it and grh.dgid \
-                     (pingpongs: -g INDEX)";
-        return Err(refuse(call, libc::EINVAL, cause));
+        let dgid = device.gid_of_lid(attr.dlid)?;
+        return Ok(AhAttr { dgid, sl: attr.sl, port: attr.port_num, ..AhAttr::default() });
     }
     Ok(AhAttr {
         dgid: Gid(gid_bytes(attr.grh.dgid)),
@@ -71,6 +70,20 @@ pub fn attr_of(av: &AddressVector) -> ibv_ah_attr {
     attr.is_global = u8::from(av.dgid != Gid::default());
     attr.port_num = 1;
     attr
+}
+
+/// `attr` of what an address handle can be made from.
+pub fn attr_of_handle(attr: &AhAttr) -> ibv_ah_attr {
+    let mut c = ibv_ah_attr::zeroed();
+    c.grh.dgid = ibv_gid { raw: attr.dgid.0 };
+    c.grh.flow_label = attr.flow_label;
+    c.grh.sgid_index = attr.sgid_index;
+    c.grh.hop_limit = attr.hop_limit;
+    c.grh.traffic_class = attr.traffic_class;
+    c.sl = attr.sl;
+    c.is_global = u8::from(attr.dgid != Gid::default());
+    c.port_num = attr.port;
+    c
 }
 
 /// The bytes of a GID, in network order.

@@ -95,11 +95,13 @@ pub fn put<const N: usize>(field: &mut [c_char; N], text: &[u8]) {
     }
 }
 
-/// The array of `ibv_get_device_list`, given back.
-pub struct DeviceList(Box<[*mut ibv_device]>);
+/// An array of pointers that a call answered, given back.
+pub struct PointerList<T> {
+    _array: Box<[*mut T]>,
+}
 
-impl FromC for DeviceList {
-    type Raw = *mut *mut ibv_device;
+impl<T> FromC for PointerList<T> {
+    type Raw = *mut *mut T;
 
     unsafe fn from_c(raw: Self::Raw) -> Result<Self, Errno> {
         if raw.is_null() {
@@ -117,13 +119,13 @@ impl FromC for DeviceList {
         }
         let list = std::ptr::slice_from_raw_parts_mut(raw, len);
         // SAFETY: `List` made the array from a box of this length.
-        Ok(DeviceList(unsafe { Box::from_raw(list) }))
+        Ok(PointerList { _array: unsafe { Box::from_raw(list) } })
     }
 }
 
 /// `ibv_free_device_list(3)`.
-pub fn free_list(list: DeviceList) -> Result<(), Errno> {
-    drop(list.0);
+pub fn free_list(list: PointerList<ibv_device>) -> Result<(), Errno> {
+    drop(list);
     Ok(())
 }
 

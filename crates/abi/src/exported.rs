@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_int, c_void};
 
+pub use crate::cm::*;
+
 use crate::ah::{Ah, Grh};
 use crate::boundary::{
     Buffer, Count, Ended, In, InOut, List, Made, Object, Out, Owned, Part, Partial, Plain, Size,
@@ -9,7 +11,7 @@ use crate::boundary::{
 };
 use crate::context::Context;
 use crate::cq::{CompChannel, Cq};
-use crate::device::{Device, DeviceList};
+use crate::device::{Device, PointerList};
 use crate::dm::Dm;
 use crate::mr::Mr;
 use crate::mw::Mw;
@@ -40,7 +42,7 @@ cancellation_point! {
 
 export! {
     ibv_get_device_list(num_devices: Option<Out<'_, c_int>>) -> List<ibv_device> = device::list;
-    ibv_free_device_list(list: DeviceList) -> Ended = device::free_list;
+    ibv_free_device_list(list: PointerList<ibv_device>) -> Ended = device::free_list;
     ibv_get_device_name(device: &'static Object<Device>) -> Text = device::name;
     ibv_get_device_guid(device: &'static Object<Device>) -> Plain<u64> = device::guid;
     ibv_get_device_index(device: &'static Object<Device>) -> Count = device::index;

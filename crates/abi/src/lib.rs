@@ -9,6 +9,7 @@
 mod ah;
 mod batch;
 mod boundary;
+mod cm;
 mod context;
 mod cq;
 mod device;

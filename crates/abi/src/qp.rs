@@ -5,8 +5,8 @@ use std::mem::{ManuallyDrop, offset_of};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use irdma::{
-    Access, AddressVector, AttrMask, Gid, PORT, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    Qpn, RateLimit,
+    Access, AddressVector, AttrMask, Device, Gid, PORT, Psn, QpAttr, QpCap, QpInitAttr, QpState,
+    QpType, Qpn, RateLimit,
 };
 
 use crate::ah;
@@ -64,9 +64,18 @@ pub fn create(
     mut attr: InOut<'_, ibv_qp_init_attr>,
 ) -> Result<Box<Object<Qp>>, Errno> {
     let mut asked = attr.get();
-    let qp = make("ibv_create_qp", pd, &mut asked, Extras::default())?;
+    let qp = create_plain("ibv_create_qp", pd, &mut asked)?;
     attr.set(asked);
     Ok(qp)
+}
+
+/// A queue pair without extensions; the granted sizes go to `attr`.
+pub fn create_plain(
+    call: &str,
+    pd: &Object<Pd>,
+    attr: &mut ibv_qp_init_attr,
+) -> Result<Box<Object<Qp>>, Errno> {
+    make(call, pd, attr, Extras::default())
 }
 
 /// What an extended queue pair has besides.
@@ -267,12 +276,7 @@ pub fn modify(qp: &Object<Qp>, In(attr): In<ibv_qp_attr>, mask: c_int) -> Result
         let cause = format!("attr_mask {mask:#x} has unknown bits");
         return Err(refuse(MODIFY, libc::EINVAL, &cause));
     };
-    qp.handle.modify_qp(&attributes(&attr, mask)?, mask)?;
-    if mask.contains(AttrMask::STATE) {
-        qp.in_reset.store(attr.qp_state == QpState::Reset as u32, Ordering::Relaxed);
-        set_field!(qp, qp_base.state, attr.qp_state);
-    }
-    Ok(())
+    qp.take_to(&attributes(qp.handle.device(), &attr, mask)?, mask)
 }
 
 /// `ibv_modify_qp_rate_limit(3)`. The typical packet needs no telling: each one's size counts.
@@ -289,7 +293,7 @@ const MODIFY: &str = "ibv_modify_qp";
 
 /// The attributes that `mask` names; the others, which the program may have left uninitialised,
 /// stay at their defaults.
-fn attributes(c: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
+fn attributes(device: &Device, c: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
     let mut attr = QpAttr {
         qkey: c.qkey,
         rq_psn: Psn::new(c.rq_psn),
@@ -324,7 +328,7 @@ fn attributes(c: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
         attr.rate.kbps = c.rate_limit;
     }
     if mask.contains(AttrMask::AV) {
-        attr.av = address_vector(&c.ah_attr)?;
+        attr.av = address_vector(device, &c.ah_attr)?;
     }
     Ok(attr)
 }
@@ -341,8 +345,8 @@ fn wrong(name: &str, value: u32, remedy: &str) -> Errno {
 }
 
 /// The way to the peer; the device finds the source by its index.
-fn address_vector(c: &ibv_ah_attr) -> Result<AddressVector, Errno> {
-    let attr = ah::vector(MODIFY, c)?;
+fn address_vector(device: &Device, c: &ibv_ah_attr) -> Result<AddressVector, Errno> {
+    let attr = ah::vector(device, c)?;
     if attr.port != PORT {
         return Err(wrong("ah_attr.port_num", attr.port.into(), "the device has port 1 only"));
     }
@@ -382,7 +386,8 @@ pub fn query(
     Ok(())
 }
 
-fn attributes_of(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
+/// The structure of attributes that are known.
+pub fn attributes_of(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
     let mut c = ibv_qp_attr::zeroed();
     c.qp_state = attr.state as u32;
     c.cur_qp_state = attr.cur_state as u32;
@@ -409,6 +414,16 @@ fn attributes_of(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
 }
 
 impl Object<Qp> {
+    /// Changes attributes and state.
+    pub fn take_to(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Errno> {
+        self.handle.modify_qp(attr, mask)?;
+        if mask.contains(AttrMask::STATE) {
+            self.in_reset.store(attr.state == QpState::Reset, Ordering::Relaxed);
+            set_field!(self, qp_base.state, attr.state as u32);
+        }
+        Ok(())
+    }
+
     /// Has events name this structure.
     pub fn hear_events(&self) {
         self.handle.set_cookie(self.cookie());

@@ -8,6 +8,9 @@ use irdma_transport::cm::CmEventKind;
 use irdma_wire::Qpn;
 use irdma_wire::cm::{About, CmMessage, Rej, Rep, Req, ServiceId, Transport};
 
+const EARLY_REFUSALS: u8 = 8;
+const EARLY_NS: u64 = 50_000_000;
+
 #[test]
 fn nobody_listens() {
     let mut t = CmScript::listening();
@@ -19,12 +22,30 @@ fn nobody_listens() {
     assert_eq!(t.events_text(), ["Request"]);
 }
 
+/// Its program may be about to listen: it is asked again, for a while.
+#[test]
+fn the_peer_does_not_listen_yet() {
+    let mut t = CmScript::connecting();
+    let rej = t.rej(0, About::Req, 8);
+    for _ in 0..EARLY_REFUSALS {
+        assert_eq!(t.exchange(&rej), [""; 0]);
+        assert_eq!(t.wait(EARLY_NS - 1), [""; 0]);
+        assert_eq!(t.wait(1), ["REQ us -"]);
+    }
+    assert_eq!(t.exchange(&t.rep()), [""; 0]);
+    assert_eq!(t.events_text(), ["Response"]);
+}
+
 #[test]
 fn the_peer_refuses() {
     // Without an id where nobody listens, else with one.
-    for (local_id, reason) in [(0, 8), (PEER_ID, 28)] {
+    for (local_id, reason, early) in [(0, 8, EARLY_REFUSALS), (PEER_ID, 28, 0)] {
         let mut t = CmScript::connecting();
         let rej = t.rej(local_id, About::Req, reason);
+        for _ in 0..early {
+            t.exchange(&rej);
+            t.wait(EARLY_NS);
+        }
         assert_eq!(t.exchange(&rej), [""; 0]);
         let private_data = vec![3; 148];
         assert_eq!(t.events(), [CmEventKind::Rejected { reason, private_data }]);

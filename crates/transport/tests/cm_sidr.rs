@@ -56,6 +56,19 @@ fn the_side_that_is_asked() {
     assert_eq!(t.events_text(), [""; 0]);
 }
 
+/// As with connections, it may be about to listen.
+#[test]
+fn the_peer_does_not_listen_yet() {
+    let mut t = asking();
+    let rep = t.sidr_rep(1);
+    for _ in 0..8 {
+        t.exchange(&rep);
+        assert_eq!(t.wait(50_000_000), ["SIDR_REQ us"]);
+    }
+    t.exchange(&rep);
+    assert_eq!(t.events_text(), ["SidrResponse 1"]);
+}
+
 #[test]
 fn refusals_have_a_status() {
     let mut t = asking();

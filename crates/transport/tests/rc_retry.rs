@@ -22,7 +22,7 @@ fn a_timeout_sends_again_within_the_budget() {
         assert_eq!(t.wait(TIMEOUT_NS - 1), [""; 0]);
         assert_eq!(t.wait(1), both);
     }
-    assert_eq!(t.wait(TIMEOUT_NS), [""; 0]);
+    assert_eq!(t.wait(2 * TIMEOUT_NS), [""; 0]);
     assert_eq!(t.completed(), [(1, WcStatus::RetryExcErr), (2, WcStatus::WrFlushErr)]);
     assert_eq!(t.received_short(), [(9, WcStatus::WrFlushErr)]);
     assert_eq!((t.state(), t.events()), (QpState::Err, vec![EventKind::QpFatal]));
@@ -45,8 +45,37 @@ fn progress_gives_the_budget_back() {
     for _ in 0..2 {
         assert_eq!(t.wait(TIMEOUT_NS), ["SEND_ONLY 101 ask 4B"]);
     }
-    t.wait(TIMEOUT_NS);
+    t.wait(2 * TIMEOUT_NS);
     assert_eq!(t.completed(), [(1, WcStatus::Success), (2, WcStatus::RetryExcErr)]);
+}
+
+/// IBTA 9.7.6.1.3: no more than four times what the program asked for.
+#[test]
+fn a_silent_peer_is_given_more_time() {
+    let mut t = Script::rc_with(|attr| attr.retry_cnt = 7);
+    t.post(1, SEND, 0, 4);
+    t.sent();
+    for (before, times) in [1, 1, 2, 4, 4, 4, 4].into_iter().enumerate() {
+        assert_eq!(t.wait(times * TIMEOUT_NS - 1), [""; 0], "after {before} timeouts");
+        assert_eq!(t.wait(1), ["SEND_ONLY 100 ask 4B"], "after {before} timeouts");
+    }
+    assert_eq!(t.wait(4 * TIMEOUT_NS), [""; 0]);
+    assert_eq!(t.completed(), [(1, WcStatus::RetryExcErr)]);
+}
+
+/// Only silence lengthens the timeout: after an answer it is what the program asked for.
+#[test]
+fn an_answer_ends_the_patience() {
+    let mut t = Script::rc_with(|attr| attr.retry_cnt = 7);
+    t.post(1, SEND, 0, 4);
+    t.post(2, SEND, 0, 4);
+    t.sent();
+    for times in [1, 1, 2, 4] {
+        assert_eq!(t.wait(times * TIMEOUT_NS).len(), 2);
+    }
+    let ack = t.ack(SQ_PSN, GOOD);
+    assert_eq!(t.exchange(&[ack]), [""; 0]);
+    assert_eq!(t.wait(TIMEOUT_NS), ["SEND_ONLY 101 ask 4B"]);
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub struct Config {
     pub vendor_part_id: u32,
     /// Whether link-local IPv6 addresses become GIDs.
     pub link_local: bool,
+    /// Whether ports have LIDs that addresses may name in place of GIDs.
+    pub lids: bool,
     /// Interfaces that become devices; empty for all.
     pub devices: Vec<String>,
     /// Node description that devices report.
@@ -60,6 +62,7 @@ impl Default for Config {
             vendor_id: 0x8086,
             vendor_part_id: 0x1592,
             link_local: false,
+            lids: false,
             devices: Vec::new(),
             node_desc: "irdma software device".into(),
             initial_window: endpoint.initial_window,
@@ -135,6 +138,13 @@ pub const KNOBS: &[Knob] = &[
         value: "BOOL",
         help: "make link-local IPv6 addresses GIDs, too [default: no]",
         parse: |config, text| put(&mut config.link_local, boolean(text)),
+    },
+    Knob {
+        variable: "IRDMA_LIDS",
+        flag: "lids",
+        value: "BOOL",
+        help: "let programs that know no GIDs address hosts by LID [default: no]",
+        parse: |config, text| put(&mut config.lids, boolean(text)),
     },
     Knob {
         variable: "IRDMA_VENDOR_ID",

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::identity;
+use crate::lid;
 use crate::limits::Limits;
 use crate::log::Logged;
 use crate::mode::{Mode, NodeType, Transport};
@@ -265,7 +266,8 @@ impl Device {
     }
 
     fn describe_port(&self, interface: Option<&Interface>) -> PortAttr {
-        port::query_port(self.mode(), interface, self.0.gids.len())
+        let lid = lid::of_port(self.0.config.lids, &self.0.gids.addresses());
+        port::query_port(self.mode(), interface, self.0.gids.len(), lid)
     }
 
     /// As [`Device::query_port`]; `None` if the interface is gone, or another has its name.
@@ -283,6 +285,12 @@ impl Device {
             Mode::Iwarp => port::query_gid(self.0.mac, index),
         });
         found.logged("query_gid")
+    }
+
+    /// The GID that a LID stands for in an address without a GRH. EINVAL unless
+    /// [`Config::lids`](crate::Config::lids) is set and the port has an IPv4 address.
+    pub fn gid_of_lid(&self, lid: u16) -> Result<Gid> {
+        lid::to_gid(self.0.config.lids, &self.0.gids.addresses(), lid).logged("gid_of_lid")
     }
 
     /// The P_Key at `index` of port 1. EINVAL past index 0, EOPNOTSUPP of an iWARP device.

@@ -105,6 +105,7 @@ mod engine;
 mod faults;
 mod handles;
 mod identity;
+mod lid;
 mod life;
 mod limits;
 mod log;

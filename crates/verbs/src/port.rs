@@ -79,7 +79,12 @@ pub(crate) fn check_port(port: u8) -> Result<()> {
 /// The attributes of the port of `interface`; of a port that is down if it is gone.
 ///
 /// An iWARP port has one GID and no partition keys.
-pub(crate) fn query_port(mode: Mode, interface: Option<&Interface>, gid_tbl_len: u32) -> PortAttr {
+pub(crate) fn query_port(
+    mode: Mode,
+    interface: Option<&Interface>,
+    gid_tbl_len: u32,
+    lid: u16,
+) -> PortAttr {
     let (gid_tbl_len, pkey_tbl_len, ip_based) = match mode {
         Mode::Roce => (gid_tbl_len, 1, IP_BASED_GIDS),
         Mode::Iwarp => (1, 0, 0),
@@ -94,7 +99,7 @@ pub(crate) fn query_port(mode: Mode, interface: Option<&Interface>, gid_tbl_len:
         port_cap_flags: PORT_CAP_FLAGS | ip_based,
         max_msg_sz: (1 << 31) - 1,
         pkey_tbl_len,
-        lid: 1,
+        lid,
         active_width,
         active_speed,
     }

@@ -64,6 +64,18 @@ impl FromC for &CStr {
     }
 }
 
+impl FromC for Option<&CStr> {
+    type Raw = *const c_char;
+
+    unsafe fn from_c(raw: *const c_char) -> Result<Self, Errno> {
+        if raw.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: our caller makes the same promise.
+        unsafe { <&CStr>::from_c(raw) }.map(Some)
+    }
+}
+
 /// A structure that the program filled in, copied.
 pub struct In<T>(pub T);
 
@@ -140,10 +152,23 @@ impl<T: Bits> FromC for InOut<'_, T> {
     }
 }
 
+impl<T: Bits> FromC for Option<InOut<'_, T>> {
+    type Raw = *mut T;
+
+    unsafe fn from_c(raw: *mut T) -> Result<Self, Errno> {
+        Ok(NonNull::new(raw).map(|place| InOut { place, program: PhantomData }))
+    }
+}
+
 impl<T: Bits> InOut<'_, T> {
     pub fn get(&self) -> T {
         // SAFETY: the program's initialised value of this type.
         unsafe { self.place.read_unaligned() }
+    }
+
+    /// The same structure, for a call that this one makes.
+    pub fn again(&mut self) -> InOut<'_, T> {
+        InOut { place: self.place, program: PhantomData }
     }
 
     pub fn set(&mut self, value: T) {

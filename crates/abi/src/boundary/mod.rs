@@ -46,6 +46,8 @@ pub fn refuse(call: &str, code: c_int, cause: &str) -> Errno {
         libc::ENODATA => "ENODATA",
         libc::ENOENT => "ENOENT",
         libc::EBADF => "EBADF",
+        libc::ENODEV => "ENODEV",
+        libc::ENOSYS => "ENOSYS",
         libc::EHOSTUNREACH => "EHOSTUNREACH",
         _ => "error",
     };

@@ -155,6 +155,11 @@ impl<S: Shape> FromC for Owned<S> {
 }
 
 impl<S: Shape> Owned<S> {
+    /// An object of the library's own.
+    pub fn new(object: Box<Object<S>>) -> Self {
+        Owned(NonNull::from(Box::leak(object)))
+    }
+
     /// The object, still alive.
     pub fn get(&self) -> &Object<S> {
         // SAFETY: the program's promise, as in `FromC`.

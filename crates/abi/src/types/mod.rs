@@ -1,15 +1,17 @@
-//! The C structures of `<infiniband/verbs.h>`, field for field.
+//! The C structures of `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>`, field for field.
 //!
 //! Enumerations are plain integers: a C program can store any value. Every structure is all
 //! zeros before it is filled, which each of its fields allows.
 #![expect(non_snake_case, reason = "the names of the C headers")]
 #![allow(dead_code, reason = "the headers' structures and fields are complete")]
 
+mod cm;
 mod device;
 mod object;
 mod values;
 mod work;
 
+pub use cm::*;
 pub use device::*;
 pub use object::*;
 pub use values::*;

@@ -378,4 +378,59 @@ c_values! {
         IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 1,
         IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN = 1 << 1,
     }
+
+    // Connection manager events.
+    u32 {
+        RDMA_CM_EVENT_ADDR_RESOLVED = 0,
+        RDMA_CM_EVENT_ADDR_ERROR = 1,
+        RDMA_CM_EVENT_ROUTE_RESOLVED = 2,
+        RDMA_CM_EVENT_ROUTE_ERROR = 3,
+        RDMA_CM_EVENT_CONNECT_REQUEST = 4,
+        RDMA_CM_EVENT_CONNECT_RESPONSE = 5,
+        RDMA_CM_EVENT_CONNECT_ERROR = 6,
+        RDMA_CM_EVENT_UNREACHABLE = 7,
+        RDMA_CM_EVENT_REJECTED = 8,
+        RDMA_CM_EVENT_ESTABLISHED = 9,
+        RDMA_CM_EVENT_DISCONNECTED = 10,
+        RDMA_CM_EVENT_DEVICE_REMOVAL = 11,
+        RDMA_CM_EVENT_MULTICAST_JOIN = 12,
+        RDMA_CM_EVENT_MULTICAST_ERROR = 13,
+        RDMA_CM_EVENT_ADDR_CHANGE = 14,
+        RDMA_CM_EVENT_TIMEWAIT_EXIT = 15,
+    }
+
+    // Port spaces.
+    u32 {
+        RDMA_PS_IPOIB = 0x0002,
+        RDMA_PS_TCP = 0x0106,
+        RDMA_PS_UDP = 0x0111,
+        RDMA_PS_IB = 0x013f,
+    }
+
+    // The most that a device can do, whatever that is.
+    u8 {
+        RDMA_MAX_RESP_RES = 0xff,
+        RDMA_MAX_INIT_DEPTH = 0xff,
+    }
+
+    // Options of connection identifiers.
+    i32 {
+        RDMA_OPTION_ID = 0,
+        RDMA_OPTION_IB = 1,
+    }
+
+    i32 {
+        RDMA_OPTION_ID_TOS = 0,
+        RDMA_OPTION_ID_REUSEADDR = 1,
+        RDMA_OPTION_ID_AFONLY = 2,
+        RDMA_OPTION_ID_ACK_TIMEOUT = 3,
+    }
+
+    // What `rdma_getaddrinfo` is asked for.
+    i32 {
+        RAI_PASSIVE = 1,
+        RAI_NUMERICHOST = 1 << 1,
+        RAI_NOROUTE = 1 << 2,
+        RAI_FAMILY = 1 << 3,
+    }
 }

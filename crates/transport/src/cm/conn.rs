@@ -19,6 +19,10 @@ pub(super) const RESPONSE_TIMEOUT: u8 = 20;
 pub(super) const MAX_RETRIES: u8 = 15;
 /// Code of the patience that this side asks for while its program thinks: 69 s.
 pub(super) const SERVICE_TIMEOUT: u8 = 24;
+/// How often a peer is asked again that says that nobody listens, and when: its program may be
+/// about to, as perftest's is between its connections and qperf's once it has its port.
+pub(super) const EARLY_REFUSALS: u8 = 8;
+pub(super) const EARLY_NS: u64 = 50_000_000;
 /// Bounds of the time to repeat a message after, where the peer asks for one: 0.27 s to 17 s.
 const RESPONSE_TIMEOUTS: (u8, u8) = (16, 22);
 /// Bounds of the time that the packets of a connection may be under way: 67 ms to 4.3 s.
@@ -107,6 +111,8 @@ pub(super) struct Conn {
     /// What is repeated: by a timer, or when the peer repeats itself.
     pub(super) last: Option<Mad>,
     pub(super) retries_left: u8,
+    /// Refusals because nobody listens that are taken for early ones.
+    pub(super) early_refusals_left: u8,
     pub(super) deadline: Option<Instant>,
     /// The program forgot it; it goes once its time is over.
     pub(super) is_orphan: bool,
@@ -134,6 +140,7 @@ impl Conn {
             request_key: None,
             last: None,
             retries_left: 0,
+            early_refusals_left: EARLY_REFUSALS,
             deadline: None,
             is_orphan: false,
         }

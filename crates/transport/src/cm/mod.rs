@@ -257,6 +257,17 @@ fn arm(cx: &mut Cx, conn: &mut conn::Conn, at: Instant) {
     cx.timers.arm(TimerKey::Cm(conn.id.0), at);
 }
 
+/// The peer says that nobody listens: whether it is asked once more, a moment later.
+fn ask_again(cx: &mut Cx, conn: &mut conn::Conn) -> bool {
+    let again = conn.early_refusals_left > 0;
+    if again {
+        conn.early_refusals_left -= 1;
+        let at = cx.now + conn::EARLY_NS;
+        arm(cx, conn, at);
+    }
+    again
+}
+
 fn tell(cx: &mut Cx, id: CommId, kind: CmEventKind) {
     cx.effects.push_back(Effect::Cm(Box::new(CmEvent { id, kind })));
 }

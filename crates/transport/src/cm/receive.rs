@@ -6,7 +6,7 @@ use irdma_wire::{Opcode, Operation, Packet, Position, Qpn, Service, mad};
 
 use super::conn::{Conn, State};
 use super::messages::{drep, way_back};
-use super::{Cm, CmEventKind, CommId, conn, tell};
+use super::{Cm, CmEventKind, CommId, ask_again, conn, tell};
 use crate::cx::Cx;
 use crate::error::DropReason;
 use crate::io::{Disposition, Meta};
@@ -89,6 +89,10 @@ impl Cm {
 
     fn on_rej(&mut self, cx: &mut Cx, meta: &Meta, rej: &Rej) -> Handled {
         let conn = self.find_rejected(meta, rej)?;
+        let nobody_listens = rej.reason == reason::INVALID_SERVICE_ID;
+        if conn.state == State::ReqSent && nobody_listens && ask_again(cx, conn) {
+            return Ok(());
+        }
         let (id, state, peer, service) = (conn.id, conn.state, conn.path.dst(), conn.service);
         match state {
             State::ReqSent | State::ReqRcvd | State::RepSent | State::RepRcvd => {

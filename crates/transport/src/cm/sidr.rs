@@ -6,7 +6,7 @@ use irdma_wire::mad::MadHeader;
 
 use super::conn::{Conn, State};
 use super::messages::{sidr_rep, way_back};
-use super::{Cm, CmEventKind, SidrReply, tell};
+use super::{Cm, CmEventKind, SidrReply, ask_again, tell};
 use crate::cx::Cx;
 use crate::error::DropReason;
 use crate::io::Meta;
@@ -61,6 +61,9 @@ impl Cm {
         let conn = self.find(meta, rep.request_id)?;
         if conn.state != State::SidrReqSent {
             return Err(DropReason::Stale);
+        }
+        if rep.status == UNSUPPORTED && ask_again(cx, conn) {
+            return Ok(());
         }
         let (id, path) = (conn.id, conn.path);
         if rep.status != 0 {

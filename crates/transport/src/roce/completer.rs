@@ -121,7 +121,7 @@ impl Qp {
         // overtakes it.
         self.skip_cursor_to_una();
         self.req.rewound_at = None;
-        self.req.retry_left = self.attr.retry_cnt;
+        (self.req.retry_left, self.req.timeouts) = (self.attr.retry_cnt, 0);
         self.req.rnr_left = self.attr.rnr_retry;
         self.req.ack_deadline = None;
     }

@@ -40,6 +40,8 @@ pub(crate) struct Requester {
     /// Requests before the cursor that take a receive request of the peer each.
     pub(crate) receives_ahead: u32,
     pub(crate) retry_left: u8,
+    /// Timeouts since the peer acknowledged something.
+    pub(crate) timeouts: u8,
     pub(crate) rnr_left: u8,
     pub(crate) rnr_until: Option<Instant>,
     /// After an RNR, how many requests may be on their way: one at first, twice as many with each

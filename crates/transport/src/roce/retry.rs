@@ -14,11 +14,14 @@ fn timeout_ns(code: u8) -> u64 {
 }
 
 impl Qp {
+    /// A peer that stays silent gets up to four times the timeout, as IBTA 9.7.6.1.3 allows: it
+    /// may be waiting for a processor.
     pub(crate) fn arm_ack_timer(&mut self, cx: &mut Cx) {
         if self.attr.timeout == 0 {
             return;
         }
-        let at = cx.now + timeout_ns(self.attr.timeout).max(cx.config.min_timeout_ns);
+        let least = timeout_ns(self.attr.timeout).max(cx.config.min_timeout_ns);
+        let at = cx.now + (least << self.req.timeouts.saturating_sub(1).min(2));
         self.req.ack_deadline = Some(at);
         cx.timers.arm(TimerKey::Qp(self.index()), at);
     }
@@ -55,6 +58,7 @@ impl Qp {
             return;
         }
         cx.stats.rto += 1;
+        self.req.timeouts = self.req.timeouts.saturating_add(1);
         self.req.rewound_at = None;
         self.go_back(cx);
     }

@@ -286,7 +286,12 @@ impl Id {
         self.engine.lane()
     }
 
-    /// Ends it; nothing happens to it afterwards.
+    /// Ends it for the peer, as [`Id::destroy`] does, without waiting; nothing happens to it
+    /// afterwards. So end those that a C program has when it exits, or destroys their channel.
+    pub fn abandon(&self) {
+        self.end();
+    }
+
     fn end(&self) {
         if self.engine.check_fork().is_err() {
             return;

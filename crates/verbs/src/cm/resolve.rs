@@ -29,7 +29,11 @@ impl Id {
     pub(super) fn try_bind(&self, addr: SocketAddr) -> Result<()> {
         self.engine().check_fork()?;
         self.bind(&mut self.inner.state(), addr)?;
-        self.watch_port()
+        self.watch_port()?;
+        // Programs tell their peers the port before they listen, and then it must not take long.
+        // What cannot be opened now is refused when it is needed.
+        let _ = self.lane().map(|lane| self.open_local(&lane, addr.ip()));
+        Ok(())
     }
 
     /// Takes in the requests for its port, which are refused unless it listens.
@@ -86,8 +90,8 @@ impl Id {
         self.take_shared_port(&mut state, local)?;
         drop(state);
         self.watch_port()?;
-        self.open_local(&lane, local.ip())?;
-        self.start_listening(&lane, local, backlog)
+        self.start_listening(&lane, local, backlog)?;
+        self.open_local(&lane, local.ip()).inspect_err(|_| self.stop_listening(&lane))
     }
 
     fn take_shared_port(&self, state: &mut State, local: SocketAddr) -> Result<()> {
@@ -127,6 +131,16 @@ impl Id {
             self.engine().targets.cm.note_everywhere(true);
         }
         Ok(())
+    }
+
+    fn stop_listening(&self, lane: &Lane) {
+        let mut lane = lane.lock();
+        let mut state = self.inner.state();
+        lane.endpoint.cm_unlisten(self.inner.token);
+        if state.is_wildcard() {
+            self.engine().targets.cm.note_everywhere(false);
+        }
+        state.phase = Phase::Bound;
     }
 
     pub(super) fn try_resolve_addr(&self, src: Option<SocketAddr>, dst: SocketAddr) -> Result<()> {

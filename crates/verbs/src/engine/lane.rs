@@ -327,14 +327,14 @@ impl LaneInner {
 
     /// Requests for a port of this process that reached other ones.
     fn receive_requests(&mut self, index: usize) {
-        let LaneInner { traffic, endpoint, message, now, .. } = self;
+        let LaneInner { traffic, endpoint, slot, message, now, .. } = self;
         let Some(port) = traffic.sockets().port(index) else { return };
         let mut budget = Budget::new();
         while !budget.is_spent()
             && let Ok(Some((meta, data))) = port.recv(message)
         {
             budget.spend(data.len().div_ceil(meta.stride), data.len());
-            traffic.receive_requests(*now, meta, data, endpoint);
+            traffic.receive_requests(*now, meta, data, endpoint, slot);
         }
     }
 

@@ -9,6 +9,7 @@ mod capture;
 mod checksum;
 mod counts;
 mod domains;
+mod early;
 mod feeders;
 mod groups;
 mod handoff;

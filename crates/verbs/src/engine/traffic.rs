@@ -13,6 +13,7 @@ use irdma_wire::pcapng::Direction;
 use irdma_wire::{FlowKey, icrc};
 
 use super::capture::{Capture, Way};
+use super::early::{Early, Request};
 use super::relay::{Backlog, Taker};
 use super::sockets::{Sockets, Token, destination, hop_limit};
 use crate::config::Config;
@@ -65,6 +66,7 @@ struct Exit {
     counters: Counters,
     capture: Option<Capture>,
     backlog: Backlog,
+    early: Early,
     /// Destination and error number of the last refusal, logged once in a row.
     last_refusal: Option<(IpAddr, Option<i32>)>,
 }
@@ -106,6 +108,7 @@ impl Traffic {
             counters: Counters::default(),
             capture,
             backlog: Backlog::default(),
+            early: Early::default(),
             last_refusal: None,
         };
         Traffic {
@@ -248,12 +251,13 @@ impl Traffic {
         meta: RecvMeta,
         data: &[u8],
         endpoint: &mut Endpoint,
+        slot: &Slot,
     ) {
         self.exit.counters.relayed_in += 1;
         for (index, datagram) in data.chunks(meta.stride).enumerate() {
             let meta = datagram_meta(&meta, index, 0);
             self.exit.tap(Direction::Inbound, &meta, datagram);
-            endpoint.handle_unclaimed(now, &meta, datagram);
+            self.exit.offer(now, slot, endpoint, Request::new(now, meta, datagram, true));
         }
     }
 
@@ -271,9 +275,13 @@ impl Traffic {
             faults.release_due(now, &mut |meta, datagram| {
                 let disposition = endpoint.handle_datagram(now, &meta, datagram);
                 if let Disposition::Unclaimed(service) = disposition {
-                    self.exit.pass_on(now, slot, endpoint, &meta, datagram, service);
+                    let request = Request::new(now, meta, datagram, false);
+                    self.exit.pass_on(now, slot, endpoint, request, service);
                 }
             });
+        }
+        for request in self.exit.early.due(now) {
+            self.exit.offer(now, slot, endpoint, request);
         }
     }
 
@@ -282,8 +290,8 @@ impl Traffic {
         let steer = self.exit.sockets.deadline_ns().map(Instant::from_nanos);
         let send = self.send_faults.as_ref().and_then(Injector::deadline);
         let receive = self.recv_faults.as_ref().and_then(Injector::deadline);
-        let relay = self.exit.backlog.deadline();
-        steer.into_iter().chain(send).chain(receive).chain(relay).min()
+        let (relay, early) = (self.exit.backlog.deadline(), self.exit.early.deadline());
+        steer.into_iter().chain(send).chain(receive).chain(relay).chain(early).min()
     }
 
     /// Writes what the tap collected.
@@ -370,27 +378,35 @@ impl Exit {
         delivery != Delivery::Gone
     }
 
-    /// Hands a request to the process that listens for it, or has it refused.
+    /// Gives a request to this process's listener, if there is one by now.
+    fn offer(&mut self, now: Instant, slot: &Slot, endpoint: &mut Endpoint, request: Request) {
+        let disposition = endpoint.handle_datagram(now, &request.meta, &request.datagram);
+        if let Disposition::Unclaimed(service) = disposition {
+            self.pass_on(now, slot, endpoint, request, service);
+        }
+    }
+
+    /// Hands a request to the process that listens for it, or after a while has it refused.
     fn pass_on(
         &mut self,
         now: Instant,
         slot: &Slot,
         endpoint: &mut Endpoint,
-        meta: &Meta,
-        datagram: &[u8],
+        request: Request,
         service: ServiceId,
     ) {
-        let &Meta { src, src_port, dst, tos, ttl, .. } = meta;
-        let len = datagram.len();
+        let Meta { src, src_port, dst, tos, ttl, .. } = request.meta;
+        let len = request.datagram.len();
         let src = SocketAddr::new(src, src_port);
         let batch = RecvMeta { len, stride: len, src, dst, tos, ttl, drops: 0 };
         // One of the names may be this process's own, bound without listening.
-        let taken = service.to_rdma_ip().is_some_and(|(space, port)| {
-            let names = PortName::towards(space as u16, port, dst);
-            names.into_iter().any(|name| self.relay(now, slot, Taker::Port(name), batch, datagram))
+        let elsewhere = service.to_rdma_ip().filter(|_| !request.relayed);
+        let taken = elsewhere.is_some_and(|(space, port)| {
+            let mut names = PortName::towards(space as u16, port, dst).into_iter();
+            names.any(|name| self.relay(now, slot, Taker::Port(name), batch, &request.datagram))
         });
-        if !taken {
-            endpoint.handle_unclaimed(now, meta, datagram);
+        if !taken && let Some(request) = self.early.push(now, request) {
+            endpoint.handle_unclaimed(now, &request.meta, &request.datagram);
         }
     }
 
@@ -454,7 +470,8 @@ impl Entrance<'_> {
             Disposition::Done => {}
             Disposition::Foreign(to) => foreign = Some(to),
             Disposition::Unclaimed(service) => {
-                exit.pass_on(self.now, slot, self.endpoint, &meta, datagram, service);
+                let request = Request::new(self.now, meta, datagram, false);
+                exit.pass_on(self.now, slot, self.endpoint, request, service);
             }
         };
         match faults {

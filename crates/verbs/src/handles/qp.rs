@@ -14,6 +14,7 @@ use super::mcast::Attached;
 use super::{AhAttr, Cq, Feed, Pd, PdInner, QueueMrInner, Srq, SrqInner, XrcdInner};
 use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
+use crate::device::Device;
 use crate::engine::{Lane, LaneGuard};
 use crate::life::{Alive, Life, Unacked, Use};
 use crate::limits::Place;
@@ -250,6 +251,11 @@ impl Qp {
         let attr = QpAttr { rate, ..QpAttr::default() };
         let modified = self.inner.modify_qp_roce(&attr, AttrMask::RATE_LIMIT);
         modified.logged("modify_qp_rate_limit")
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.inner.context.device
     }
 
     /// Attributes and sizes as they are now.

@@ -1,0 +1,44 @@
+//! Event channels.
+
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+
+use crate::boundary::{Errno, NOT_YET, Object, Out, Owned, PATIENCE, Shape};
+use crate::cm::{event, live};
+use crate::types::{rdma_cm_event, rdma_event_channel};
+
+/// An event channel.
+pub struct EventChannel {
+    pub handle: irdma::cm::EventChannel,
+}
+
+// SAFETY: the program's pointers point to all of it.
+unsafe impl Shape for EventChannel {
+    type C = rdma_event_channel;
+    type Seen = rdma_event_channel;
+}
+
+/// `rdma_create_event_channel(3)`.
+pub fn create() -> Result<Box<Object<EventChannel>>, Errno> {
+    let handle = irdma::cm::EventChannel::create_event_channel()?;
+    let c = rdma_event_channel { fd: handle.as_raw_fd() };
+    Ok(Object::new(c, EventChannel { handle }))
+}
+
+/// `rdma_destroy_event_channel(3)`; identifiers that are left end with it.
+pub fn destroy(channel: Owned<EventChannel>) -> Result<(), Errno> {
+    live::close(channel.get());
+    drop(channel.take());
+    Ok(())
+}
+
+/// `rdma_get_cm_event(3)`, for a while.
+pub fn get_event(
+    channel: &Object<EventChannel>,
+    out: Out<'_, *mut rdma_cm_event>,
+) -> Result<c_int, Errno> {
+    let Some(event) = channel.handle.get_cm_event_within(PATIENCE)? else { return Ok(NOT_YET) };
+    let Some(event) = event::digest(event) else { return Ok(NOT_YET) };
+    out.write(Object::hand_out(event));
+    Ok(0)
+}
