@@ -296,13 +296,13 @@ mod tests {
 
     #[test]
     fn a_missing_interface_is_a_port_that_is_down() {
-        let attr = query_port(Mode::Roce, None, 3);
+        let attr = query_port(Mode::Roce, None, 3, 0);
         assert_eq!((attr.state, attr.state.physical(), attr.gid_tbl_len), (PortState::Down, 3, 3));
     }
 
     #[test]
     fn an_iwarp_port_has_the_mac_for_its_gid_and_no_keys() {
-        let attr = query_port(Mode::Iwarp, None, 3);
+        let attr = query_port(Mode::Iwarp, None, 3, 0);
         assert_eq!((attr.gid_tbl_len, attr.pkey_tbl_len, attr.port_cap_flags >> 26), (1, 0, 0));
         let gid = query_gid([2, 3, 4, 5, 6, 7], 0).unwrap();
         assert_eq!(gid.0, [2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
