@@ -14,7 +14,7 @@ use irdma_net::wake::EventFd;
 use irdma_transport::{ErrorKind, EventKind, Result, VerbsError};
 
 use crate::context::ContextInner;
-use crate::engine::Engine;
+use crate::engine::{Engine, Feeders};
 use crate::handles::CqInner;
 use crate::life::{Alive, Life, Unacked};
 use crate::log::Logged;
@@ -85,10 +85,12 @@ impl<E> EventQueue<E> {
 
     /// Takes the oldest event, waiting for one as the descriptor's own mode says: EAGAIN with
     /// `O_NONBLOCK`, EINTR as `read(2)`, EIO once the device is gone. A waiting caller runs the
-    /// protocol meanwhile; `None` when it has done so for `patience`.
+    /// protocol meanwhile, in the lanes that feed the queue; `None` when it has done so for
+    /// `patience`.
     pub(crate) fn get<T>(
         &self,
         engine: &Engine,
+        feeders: &Feeders,
         patience: Duration,
         take: impl Fn(E) -> Option<T>,
     ) -> Result<Option<T>> {
@@ -103,13 +105,13 @@ impl<E> EventQueue<E> {
                 return Err(removed());
             }
             if self.is_nonblocking() {
-                engine.progress();
+                feeders.each(engine, |lane| lane.progress());
                 return self.try_pop(&take).ok_or_else(none_waits).map(Some);
             }
             if clock::monotonic_ns() >= until_ns {
                 return Ok(None);
             }
-            engine.wait_readable(self.fd.as_fd(), &|| self.is_readable(), until_ns)?;
+            engine.wait_readable(feeders, self.fd.as_fd(), &|| self.is_readable(), until_ns)?;
         }
     }
 
@@ -156,6 +158,7 @@ pub struct CompChannel(pub(crate) Arc<CompChannelInner>);
 pub(crate) struct CompChannelInner {
     pub(crate) queue: EventQueue<Weak<CqInner>>,
     pub(crate) context: Arc<ContextInner>,
+    pub(crate) feeders: Feeders,
     life: Life,
 }
 
@@ -170,8 +173,12 @@ impl Alive for CompChannelInner {
 impl CompChannel {
     pub(crate) fn create_comp_channel(context: &Arc<ContextInner>) -> Result<Self> {
         let queue = EventQueue::new()?;
-        let channel =
-            CompChannelInner { queue, context: Arc::clone(context), life: Life::default() };
+        let channel = CompChannelInner {
+            queue,
+            context: Arc::clone(context),
+            feeders: Feeders::new(),
+            life: Life::default(),
+        };
         let channel = Arc::new(channel);
         context.add_channel(&channel);
         Ok(CompChannel(channel))
@@ -192,7 +199,7 @@ impl CompChannel {
     /// As [`CompChannel::get_cq_event`]; `None` after `patience`.
     pub fn get_cq_event_within(&self, patience: Duration) -> Result<Option<CqEvent>> {
         let engine = &self.0.context.engine;
-        self.0.queue.get(engine, patience, |cq| {
+        self.0.queue.get(engine, &self.0.feeders, patience, |cq| {
             let cq = cq.upgrade().filter(|cq| cq.is_alive())?;
             cq.unacked_comp.add();
             Some(CqEvent { cookie: cq.cookie(), cq: Some(cq) })

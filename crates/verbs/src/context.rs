@@ -15,7 +15,7 @@ use crate::channel::{
     AsyncEvent, CompChannel, CompChannelInner, EventQueue, Target, Waiting, removed,
 };
 use crate::device::{Device, DeviceAttr};
-use crate::engine::Engine;
+use crate::engine::{Engine, Feeders};
 use crate::handles::{
     Cq, CqInitAttr, Dm, DmAttr, MrInner, MwInner, Pd, QpInner, QueueMrInner, Td, Xrcd, XrcdFlags,
     XrcdInner,
@@ -37,8 +37,6 @@ pub(crate) struct ContextInner {
     pub(crate) engine: Arc<Engine>,
     pub(crate) events: EventQueue<Waiting>,
     life: Life,
-    /// Listens on all addresses of the device, those to come among them.
-    listens: AtomicBool,
     /// The program is being told, or was, that the device goes.
     leaves: AtomicBool,
     /// The device is gone: only destroying goes on.
@@ -85,7 +83,6 @@ impl Context {
             engine,
             events,
             life: Life::default(),
-            listens: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             open: Mutex::default(),
@@ -228,7 +225,7 @@ impl Context {
     pub fn get_async_event_within(&self, patience: Duration) -> Result<Option<AsyncEvent>> {
         let engine = &self.0.engine;
         engine.start_background();
-        self.0.events.get(engine, patience, Waiting::deliver)
+        self.0.events.get(engine, &Feeders::new(), patience, Waiting::deliver)
     }
 
     fn usable(&self) -> Result<&Arc<ContextInner>> {
@@ -305,12 +302,6 @@ impl ContextInner {
         self.open().mws.remove(&first_rkey);
     }
 
-    /// Listens on all addresses of the device from now on.
-    pub(crate) fn listen(&self) -> Result<()> {
-        self.listens.store(true, Ordering::Release);
-        self.engine.open_device(&self.device)
-    }
-
     /// Tells the program what has changed about the port since it was last told.
     pub(crate) fn follow(&self, state: PortState) {
         if self.leaves.load(Ordering::Acquire) {
@@ -319,10 +310,7 @@ impl ContextInner {
         let now = Seen { state, addresses: self.device.gids().addresses() };
         let before = std::mem::replace(&mut *self.seen(), now.clone());
         if before.addresses != now.addresses {
-            if self.listens.load(Ordering::Acquire) {
-                // What cannot be opened is logged, and costs only its own traffic.
-                let _ = self.engine.open_device(&self.device);
-            }
+            self.engine.follow_addresses(&self.device);
             self.notify(EventKind::GidChange, Target::Port(PORT));
         }
         if before.state != now.state {

@@ -8,7 +8,7 @@ use irdma_transport::{Result, Stats, VerbsError};
 /// Bytes of the page.
 const PAGE_LEN: usize = 4096;
 
-/// Written by whoever has run the lane, once somebody looks.
+/// Written by whoever has run a lane, once somebody looks.
 #[derive(Debug)]
 pub(crate) struct Page {
     watched: AtomicBool,
@@ -48,11 +48,15 @@ impl Page {
         self.watched.load(Ordering::Acquire)
     }
 
-    /// The number of updates comes first, and last of all.
-    pub(crate) fn publish(&self, stats: &Stats) {
-        for (word, value) in self.words[1..].iter().zip(stats.values()) {
-            word.store(value, Ordering::Relaxed);
+    /// Adds what a lane has counted since it published last. The number of updates comes first,
+    /// and last of all.
+    pub(crate) fn publish(&self, stats: &Stats, published: &mut Vec<u64>) {
+        let values = stats.values();
+        published.resize(values.len(), 0);
+        for ((word, value), before) in self.words[1..].iter().zip(&values).zip(&*published) {
+            word.fetch_add(value.wrapping_sub(*before), Ordering::Relaxed);
         }
+        *published = values;
         self.words[0].fetch_add(1, Ordering::Release);
     }
 }
@@ -84,7 +88,10 @@ mod tests {
         }
         assert!(!page.is_watched());
         let mapped = page.mmap(page.key(), PAGE_LEN).unwrap();
-        page.publish(&Stats { rx_udp: 7, ..Stats::default() });
-        assert_eq!((mapped.get("RxUDP"), mapped.updates(), mapped.get("x")), (Some(7), 1, None));
+        let mut lanes = [Vec::new(), Vec::new()];
+        for (lane, rx_udp) in [(0, 5), (1, 2), (0, 7)] {
+            page.publish(&Stats { rx_udp, ..Stats::default() }, &mut lanes[lane]);
+        }
+        assert_eq!((mapped.get("RxUDP"), mapped.updates(), mapped.get("x")), (Some(9), 3, None));
     }
 }

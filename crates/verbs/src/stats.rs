@@ -42,6 +42,13 @@ impl HwStats {
         HwStats(driver.chain(drops).chain(ours).collect())
     }
 
+    /// Adds the counters of another lane of the same profile.
+    pub(crate) fn add(&mut self, other: &HwStats) {
+        for ((_, value), (_, more)) in self.0.iter_mut().zip(&other.0) {
+            *value += more;
+        }
+    }
+
     /// Names and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
@@ -61,7 +68,7 @@ impl HwStats {
 /// A running process with its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessStats {
-    /// The slot it owns.
+    /// The slot it owns; its first, where thread domains have theirs.
     pub slot: u16,
     /// Its process id.
     pub pid: u32,
@@ -73,15 +80,29 @@ pub struct ProcessStats {
 
 const REQUEST: &[u8] = b"irdma stats 1?\n";
 const ANSWER: &str = "irdma stats 1\n";
+/// Begins the answer of a slot whose counters belong to those of another slot's process.
+const PART: &str = "irdma stats 1 part of ";
 /// How long processes have to answer.
 const PATIENCE_NS: u64 = 200_000_000;
+/// After this long the question is repeated: where many answer at once, some find the queue full.
+const RESEND_NS: u64 = 20_000_000;
 
-/// The answer to a request of another process; `None` if it is none.
-pub(crate) fn answer(request: &[u8], snapshot: &dyn Fn() -> HwStats) -> Option<Vec<u8>> {
+/// The answer to a request of another process; `None` if it is none. `part_of` is the slot that
+/// answers for the process, if another one does.
+///
+/// Whoever asks adds the parts up: no lane may wait for another's lock.
+pub(crate) fn answer(
+    request: &[u8],
+    part_of: Option<u16>,
+    snapshot: &dyn Fn() -> HwStats,
+) -> Option<Vec<u8>> {
     if request != REQUEST {
         return None;
     }
-    let mut text = format!("{ANSWER}{}\n{}\n", clock::pid(), program());
+    let mut text = match part_of {
+        None => format!("{ANSWER}{}\n{}\n", clock::pid(), program()),
+        Some(slot) => format!("{PART}{slot}\n"),
+    };
     for (name, value) in snapshot().iter() {
         text.push_str(&format!("{value} {name}\n"));
     }
@@ -93,41 +114,80 @@ fn program() -> String {
     name.trim_end().to_string()
 }
 
-fn parse(slot: u16, answer: &[u8]) -> Option<ProcessStats> {
-    let mut lines = std::str::from_utf8(answer).ok()?.strip_prefix(ANSWER)?.lines();
+/// What a slot answers.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Whole(ProcessStats),
+    /// To be added to those of the process of this slot.
+    Part(u16, HwStats),
+}
+
+fn parse(slot: u16, answer: &[u8]) -> Option<Answer> {
+    let text = std::str::from_utf8(answer).ok()?;
+    if let Some(rest) = text.strip_prefix(PART) {
+        let (home, counters) = rest.split_once('\n')?;
+        return Some(Answer::Part(home.parse().ok()?, parse_counters(counters.lines())?));
+    }
+    let mut lines = text.strip_prefix(ANSWER)?.lines();
     let pid = lines.next()?.parse().ok()?;
     let program = lines.next()?.to_string();
+    Some(Answer::Whole(ProcessStats { slot, pid, program, stats: parse_counters(lines)? }))
+}
+
+fn parse_counters<'a>(lines: impl Iterator<Item = &'a str>) -> Option<HwStats> {
     let counter = |line: &str| {
         let (value, name) = line.split_once(' ')?;
         Some((name.to_string(), value.parse().ok()?))
     };
-    let stats = HwStats(lines.map(counter).collect::<Option<_>>()?);
-    Some(ProcessStats { slot, pid, program, stats })
+    lines.map(counter).collect::<Option<_>>().map(HwStats)
+}
+
+/// Adds each part to its process; one whose process did not answer is left out.
+fn add_up(answers: Vec<Answer>) -> Vec<ProcessStats> {
+    let (mut whole, mut parts) = (Vec::new(), Vec::new());
+    for answer in answers {
+        match answer {
+            Answer::Whole(process) => whole.push(process),
+            Answer::Part(home, stats) => parts.push((home, stats)),
+        }
+    }
+    for (home, stats) in parts {
+        if let Some(process) = whole.iter_mut().find(|process| process.slot == home) {
+            process.stats.add(&stats);
+        }
+    }
+    whole.sort_by_key(|process| process.pid);
+    whole
 }
 
 /// Asks this user's running processes in this network namespace for their counters. Those that
 /// do not answer within 200 ms are left out.
 pub fn processes() -> io::Result<Vec<ProcessStats>> {
     let own = Slot::claim(clock::seed()?)?;
-    let others = slot::list()?.into_iter().filter(|number| *number != own.number());
-    let mut asked = others
-        .filter(|to| matches!(own.send(*to, &Message::User(REQUEST)), Ok(Delivery::Sent)))
-        .count();
+    let ask = |to: &u16| matches!(own.send(*to, &Message::User(REQUEST)), Ok(Delivery::Sent));
+    let mut asked: Vec<u16> = slot::list()?;
+    asked.retain(|number| *number != own.number() && ask(number));
     let (poll, mut ready) = (Poll::new()?, Vec::new());
     poll.add(&own, 0, Interest::Read)?;
-    let end_ns = clock::monotonic_ns() + PATIENCE_NS;
+    let start_ns = clock::monotonic_ns();
+    let (end_ns, mut resend_ns) = (start_ns + PATIENCE_NS, start_ns + RESEND_NS);
     let (mut found, mut buf) = (Vec::new(), vec![0; slot::MESSAGE_LEN]);
-    while asked > 0 && clock::monotonic_ns() < end_ns {
-        poll.wait(&mut ready, Some(end_ns.saturating_sub(clock::monotonic_ns()).max(1)))?;
+    while !asked.is_empty() && clock::monotonic_ns() < end_ns {
+        poll.wait(&mut ready, Some(resend_ns.saturating_sub(clock::monotonic_ns()).max(1)))?;
         while let Some(received) = own.recv(&mut buf)? {
-            if let (Some(from), Message::User(bytes)) = (received.from, received.message) {
+            if let (Some(from), Message::User(bytes)) = (received.from, received.message)
+                && let Some(at) = asked.iter().position(|number| *number == from)
+            {
                 found.extend(parse(from, bytes));
-                asked = asked.saturating_sub(1);
+                asked.swap_remove(at);
             }
         }
+        if clock::monotonic_ns() >= resend_ns {
+            asked.iter().for_each(|to| _ = ask(to));
+            resend_ns += RESEND_NS;
+        }
     }
-    found.sort_by_key(|process| process.pid);
-    Ok(found)
+    Ok(add_up(found))
 }
 
 #[cfg(test)]
@@ -150,12 +210,16 @@ mod tests {
         let stats = Stats { rx_udp: 7, ..Stats::default() };
         let counters = Counters { relayed_in: 3, ..Counters::default() };
         let snapshot = || HwStats::new(Profile::Gen3, &stats, &counters, 0);
-        let bytes = answer(REQUEST, &snapshot).unwrap();
-        let process = parse(5, &bytes).unwrap();
+        let bytes = answer(REQUEST, None, &snapshot).unwrap();
+        let whole = parse(5, &bytes).unwrap();
+        let Answer::Whole(process) = &whole else { panic!("a part") };
         assert_eq!((process.slot, process.pid), (5, clock::pid()));
         assert_eq!(process.stats, snapshot());
         assert_eq!(process.stats.get("RNR sent"), Some(0));
-        assert_eq!(answer(b"irdma stats 2?\n", &snapshot), None);
+        let part = |of| parse(6, &answer(REQUEST, Some(of), &snapshot).unwrap()).unwrap();
+        let sum = add_up(vec![part(5), whole, part(5), part(4)]);
+        assert_eq!((sum.len(), sum[0].stats.get("RxUDP")), (1, Some(21)));
+        assert_eq!(answer(b"irdma stats 2?\n", None, &snapshot), None);
         assert_eq!(parse(5, b"nonsense"), None);
     }
 }

@@ -58,9 +58,17 @@ fn objects_are_what_the_headers_promise() {
         return crate::skip("no headers (package libibverbs-dev)");
     }
     let names = folder_of_names();
-    for source in
-        ["queries.c", "objects.c", "events.c", "cqex.c", "memory.c", "resize.c", "wr.c", "xrc.c"]
-    {
+    for source in [
+        "queries.c",
+        "objects.c",
+        "events.c",
+        "cqex.c",
+        "memory.c",
+        "resize.c",
+        "wr.c",
+        "xrc.c",
+        "lanes.c",
+    ] {
         let program = crate::compile(source, names.path(), &["-libverbs", "-lpthread"]);
         crate::assert_success(&run(&program, &[], names.path()), source);
     }

@@ -8,6 +8,7 @@ use irdma_transport::Result;
 
 use super::event::{Event, Pending};
 use crate::channel::EventQueue;
+use crate::engine::Feeders;
 use crate::log::Logged;
 use crate::process::EngineUse;
 
@@ -48,7 +49,9 @@ impl EventChannel {
 
     /// As [`EventChannel::get_cm_event`]; `None` after `patience`.
     pub fn get_cm_event_within(&self, patience: Duration) -> Result<Option<Event>> {
-        let pending = self.queue.get(&self.engine, patience, |pending| Some(pending.taken()))?;
+        // The connection manager is in the process's own lane.
+        let taken = |pending: Pending| Some(pending.taken());
+        let pending = self.queue.get(&self.engine, &Feeders::new(), patience, taken)?;
         Ok(pending.map(|pending| pending.deliver(self)))
     }
 }

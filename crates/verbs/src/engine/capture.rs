@@ -7,6 +7,7 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use irdma_net::clock;
 use irdma_wire::icrc;
@@ -28,19 +29,23 @@ pub(crate) struct Way {
     pub(crate) index: u16,
 }
 
-/// An open capture.
+/// The file that a process's lanes write to.
 #[derive(Debug)]
-pub(crate) struct Capture {
-    file: File,
+pub(crate) struct Tap {
     path: PathBuf,
-    blocks: Vec<u8>,
+    output: Mutex<Output>,
+}
+
+#[derive(Debug)]
+struct Output {
+    file: File,
     failed: bool,
 }
 
-impl Capture {
+impl Tap {
     /// Opens `path`, in which `%p` stands for the process id. A file that another process is
     /// writing is left alone: the process id goes into the name.
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+    fn create(path: &Path) -> io::Result<Self> {
         let text = path.to_string_lossy().replace("%p", &clock::pid().to_string());
         let path = PathBuf::from(text);
         let (file, path) = match open_unused(&path)? {
@@ -55,15 +60,38 @@ impl Capture {
         let comment = format!("irdma {} process {}", env!("CARGO_PKG_VERSION"), clock::pid());
         pcapng::section_header(&mut blocks, &comment);
         pcapng::interface(&mut blocks, "irdma");
-        let mut capture = Capture { file, path, blocks, failed: false };
-        capture.flush();
-        Ok(capture)
+        let tap = Tap { path, output: Mutex::new(Output { file, failed: false }) };
+        tap.write(&blocks);
+        Ok(tap)
     }
 
-    /// As [`Capture::create`]; a failure is logged, and traffic goes on without the tap.
-    pub(crate) fn open_or_log(path: &Path) -> Option<Self> {
-        let opened = Capture::create(path);
+    /// As [`Tap::create`]; a failure is logged, and traffic goes on without the tap.
+    pub(crate) fn open_or_log(path: &Path) -> Option<Arc<Self>> {
+        let opened = Tap::create(path).map(Arc::new);
         opened.inspect_err(|error| tracing::error!("capture {}: {error}", path.display())).ok()
+    }
+
+    /// Writes blocks in one go. The first failure is logged; later packets may be missing then.
+    fn write(&self, blocks: &[u8]) {
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = write_all(&output.file, blocks)
+            && !std::mem::replace(&mut output.failed, true)
+        {
+            tracing::error!("capture {} is incomplete: {error}", self.path.display());
+        }
+    }
+}
+
+/// A lane's part in the capture.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    tap: Arc<Tap>,
+    blocks: Vec<u8>,
+}
+
+impl Capture {
+    pub(crate) fn new(tap: Arc<Tap>) -> Self {
+        Capture { tap, blocks: Vec::new() }
     }
 
     /// Adds a datagram of the batch.
@@ -83,14 +111,11 @@ impl Capture {
         pcapng::packet(&mut self.blocks, 0, clock::realtime_ns(), direction, &parts);
     }
 
-    /// Writes the batch. The first failure is logged; later packets may be missing then.
+    /// Writes the batch.
     pub(crate) fn flush(&mut self) {
-        let written = write_all(&self.file, &self.blocks);
-        self.blocks.clear();
-        if let Err(error) = written
-            && !std::mem::replace(&mut self.failed, true)
-        {
-            tracing::error!("capture {} is incomplete: {error}", self.path.display());
+        if !self.blocks.is_empty() {
+            self.tap.write(&self.blocks);
+            self.blocks.clear();
         }
     }
 }
@@ -143,10 +168,13 @@ mod tests {
         icrc::sign(&flow, 0x1234, &mut packet);
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.pcapng");
-        let mut capture = Capture::create(&path).unwrap();
-        capture.add(Direction::Inbound, &way(), &packet);
-        capture.add(Direction::Outbound, &way(), &packet);
-        capture.flush();
+        let tap = Arc::new(Tap::create(&path).unwrap());
+        // Two lanes, one file.
+        for direction in [Direction::Inbound, Direction::Outbound] {
+            let mut capture = Capture::new(Arc::clone(&tap));
+            capture.add(direction, &way(), &packet);
+            capture.flush();
+        }
         let bytes = std::fs::read(&path).unwrap();
         let frames = pcapng::read(&bytes).unwrap();
         let idents: Vec<_> = frames
@@ -163,9 +191,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.pcapng");
         std::fs::write(&path, [0; 4096]).unwrap();
-        let first = Capture::create(&path).unwrap();
+        let first = Tap::create(&path).unwrap();
         assert!(std::fs::metadata(&path).unwrap().len() < 4096);
-        let second = Capture::create(&path).unwrap();
+        let second = Tap::create(&path).unwrap();
         assert_eq!(first.path, path);
         let name = format!("x.{}.pcapng", clock::pid());
         assert_eq!(second.path, directory.path().join(name));
@@ -174,7 +202,7 @@ mod tests {
     #[test]
     fn percent_p_is_the_process_id() {
         let directory = tempfile::tempdir().unwrap();
-        let capture = Capture::create(&directory.path().join("%p.pcapng")).unwrap();
-        assert_eq!(capture.path, directory.path().join(format!("{}.pcapng", clock::pid())));
+        let tap = Tap::create(&directory.path().join("%p.pcapng")).unwrap();
+        assert_eq!(tap.path, directory.path().join(format!("{}.pcapng", clock::pid())));
     }
 }

@@ -1,8 +1,8 @@
 //! The hand-off under every schedule: the same source over model atomics.
 //!
-//! The world is a lane with packets and a timer, a background thread that does what the real one
-//! does, and programs that wait, post and leave. A wake-up that is lost leaves all of them blocked,
-//! which the explorer reports as a deadlock.
+//! A world is a lane with packets and a timer, a background thread that does what the real one
+//! does, and programs that wait, post and leave. A program may wait for two of them. A wake-up that
+//! is lost leaves all of them blocked, which the explorer reports as a deadlock.
 
 /// The model's atomics.
 mod sync {
@@ -39,38 +39,61 @@ struct State {
     now_ns: u64,
 }
 
+/// The states of the worlds that one program waits for.
+#[derive(Default)]
+struct States {
+    each: Mutex<[State; 2]>,
+    changed: Condvar,
+}
+
+impl States {
+    fn lock(&self) -> MutexGuard<'_, [State; 2]> {
+        self.each.lock().unwrap()
+    }
+
+    fn wait_until(&self, ready: impl Fn(&[State; 2]) -> bool) -> MutexGuard<'_, [State; 2]> {
+        let mut states = self.lock();
+        while !ready(&states) {
+            states = self.changed.wait(states).unwrap();
+        }
+        states
+    }
+}
+
 struct World {
     /// Held by a program's call that runs the lane.
     lane: Mutex<()>,
-    state: Mutex<State>,
-    changed: Condvar,
+    states: Arc<States>,
+    /// Which of them is this world's.
+    index: usize,
     hand_off: HandOff,
     deadline_ns: sync::AtomicU64,
 }
 
 impl World {
-    fn new() -> Arc<World> {
+    fn new(states: &Arc<States>, index: usize) -> Arc<World> {
+        // Far from zero, so that nothing counts as recent.
+        states.lock()[index].now_ns = 1_000_000_000;
         Arc::new(World {
             lane: Mutex::new(()),
-            // Far from zero, so that nothing counts as recent.
-            state: Mutex::new(State { now_ns: 1_000_000_000, ..State::default() }),
-            changed: Condvar::new(),
+            states: Arc::clone(states),
+            index,
             hand_off: HandOff::new(STAND_BACK_NS),
             deadline_ns: sync::AtomicU64::new(NEVER),
         })
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state.lock().unwrap());
-        self.changed.notify_all();
+        change(&mut self.states.lock()[self.index]);
+        self.states.changed.notify_all();
     }
 
-    fn wait_until(&self, ready: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().unwrap();
-        while !ready(&state) {
-            state = self.changed.wait(state).unwrap();
-        }
-        state
+    fn now_ns(&self) -> u64 {
+        self.states.lock()[self.index].now_ns
+    }
+
+    fn wait_until(&self, ready: impl Fn(&State) -> bool) -> MutexGuard<'_, [State; 2]> {
+        self.states.wait_until(|states| ready(&states[self.index]))
     }
 
     /// What running the lane does; tells whether there was work. As in the real one, the deadline
@@ -116,32 +139,9 @@ impl World {
         }
     }
 
-    /// One wait for an event, as `ibv_get_cq_event` does it; a packet is the event.
+    /// One wait for an event of this lane.
     fn lead(&self) {
-        if !self.hand_off.enter_leader() {
-            return;
-        }
-        loop {
-            self.run_lane();
-            if std::mem::take(&mut self.state.lock().unwrap().event) {
-                break;
-            }
-            let deadline_ns = self.deadline_ns.load(sync::Ordering::SeqCst);
-            self.hand_off.leader_sleeps(deadline_ns);
-            if self.deadline_ns.load(sync::Ordering::SeqCst) >= deadline_ns {
-                let timed = deadline_ns != NEVER;
-                drop(self.wait_until(|s| timed || s.packets > 0 || s.kick || s.event));
-            }
-            self.hand_off.leader_sleeps(0);
-            if std::mem::take(&mut self.state.lock().unwrap().event) {
-                break;
-            }
-        }
-        if self.hand_off.leave_leader() {
-            self.change(|state| state.wake = true);
-        } else {
-            self.wake_for(self.deadline_ns.load(sync::Ordering::SeqCst));
-        }
+        lead(&[self]);
     }
 
     /// The background thread, until it is stopped.
@@ -157,7 +157,7 @@ impl World {
                 }
                 Turn::Park => self.aside(&mut memory, None),
             };
-            if self.state.lock().unwrap().stop {
+            if self.states.lock()[self.index].stop {
                 return;
             }
         }
@@ -171,7 +171,7 @@ impl World {
         let Some(lane) = lane else { return self.hand_off.on_busy(memory) };
         let found = self.run_lane();
         drop(lane);
-        let now_ns = self.state.lock().unwrap().now_ns;
+        let now_ns = self.now_ns();
         self.hand_off.on_run(memory, now_ns, found);
         let deadline_ns = self.deadline_ns.load(sync::Ordering::SeqCst);
         let until_ns = self.hand_off.thread_sleeps(memory, now_ns, deadline_ns, GRACE_NS);
@@ -179,8 +179,9 @@ impl World {
         if self.deadline_ns.load(sync::Ordering::SeqCst) >= deadline_ns {
             let timed = until_ns != NEVER;
             let called = |s: &State| s.packets > 0 || s.kick || s.wake || s.stop;
-            let mut state = self.wait_until(|s| timed || called(s));
-            if !called(&state) {
+            let mut states = self.wait_until(|s| timed || called(s));
+            let state = &mut states[self.index];
+            if !called(state) {
                 state.now_ns = state.now_ns.max(until_ns);
             }
             woken = std::mem::take(&mut state.wake) || timed;
@@ -191,31 +192,85 @@ impl World {
 
     fn aside(&self, memory: &mut Memory, tick_ns: Option<u64>) -> Turn {
         let timed = tick_ns.is_some();
-        let mut state = self.wait_until(|state| timed || state.wake || state.stop);
+        let mut states = self.wait_until(|state| timed || state.wake || state.stop);
+        let state = &mut states[self.index];
         state.now_ns += tick_ns.unwrap_or(0);
         let now_ns = state.now_ns;
         if std::mem::take(&mut state.wake) {
             return Turn::Run;
         }
-        drop(state);
+        drop(states);
         self.hand_off.on_tick(memory, now_ns)
     }
 }
 
-/// Runs `program` beside the background thread; everything sent must have been received then.
+/// One wait for an event, as `ibv_get_cq_event` does it, for as long as it leads any of the lanes;
+/// a packet of either is the event.
+fn lead(worlds: &[&World]) {
+    let worlds: Vec<&World> =
+        worlds.iter().filter(|world| world.hand_off.enter_leader()).copied().collect();
+    let Some(first) = worlds.first() else { return };
+    let states = &first.states;
+    let is_done = || states.lock().iter_mut().any(|state| std::mem::take(&mut state.event));
+    loop {
+        for world in &worlds {
+            world.run_lane();
+        }
+        if is_done() {
+            break;
+        }
+        let (mut timed, mut changed) = (false, false);
+        for world in &worlds {
+            let deadline_ns = world.deadline_ns.load(sync::Ordering::SeqCst);
+            world.hand_off.leader_sleeps(deadline_ns);
+            changed |= world.deadline_ns.load(sync::Ordering::SeqCst) < deadline_ns;
+            timed |= deadline_ns != NEVER;
+        }
+        if !changed {
+            let called = |s: &State| s.packets > 0 || s.kick;
+            drop(states.wait_until(|all| {
+                timed
+                    || all.iter().any(|state| state.event)
+                    || worlds.iter().any(|world| called(&all[world.index]))
+            }));
+        }
+        worlds.iter().for_each(|world| world.hand_off.leader_sleeps(0));
+        if is_done() {
+            break;
+        }
+    }
+    for world in worlds {
+        if world.hand_off.leave_leader() {
+            world.change(|state| state.wake = true);
+        } else {
+            world.wake_for(world.deadline_ns.load(sync::Ordering::SeqCst));
+        }
+    }
+}
+
+/// Runs `program` beside a background thread; everything sent must have been received then.
 fn explore(program: impl Fn(&Arc<World>) + Send + Sync + 'static) {
+    explore_all(1, move |worlds| program(&worlds[0]));
+}
+
+/// The same with several lanes, each with a thread of its own.
+fn explore_all(lanes: usize, program: impl Fn(&[Arc<World>]) + Send + Sync + 'static) {
     shuttle::check_random(
         move || {
-            let world = World::new();
-            let background = thread::spawn({
-                let world = Arc::clone(&world);
-                move || world.background()
-            });
-            program(&world);
-            let is_done = |s: &State| s.packets == 0 && !s.timer && s.later_ns.is_none();
-            drop(world.wait_until(is_done));
-            world.change(|state| state.stop = true);
-            background.join().unwrap();
+            let states = Arc::new(States::default());
+            let worlds: Vec<_> = (0..lanes).map(|index| World::new(&states, index)).collect();
+            let start = |world: &Arc<World>| {
+                let world = Arc::clone(world);
+                thread::spawn(move || world.background())
+            };
+            let threads: Vec<_> = worlds.iter().map(start).collect();
+            program(&worlds);
+            for (world, background) in worlds.iter().zip(threads) {
+                let is_done = |s: &State| s.packets == 0 && !s.timer && s.later_ns.is_none();
+                drop(world.wait_until(is_done));
+                world.change(|state| state.stop = true);
+                background.join().unwrap();
+            }
         },
         SCHEDULES,
     );
@@ -285,7 +340,7 @@ fn a_timer_armed_while_the_leader_leaves_is_not_slept_past() {
             move || world.lead()
         });
         // The program's own call makes the event, and its next one arms a timer.
-        world.state.lock().unwrap().packets += 1;
+        world.states.lock()[0].packets += 1;
         world.run_lane();
         world.post(2_000_000_000);
         leader.join().unwrap();
@@ -309,13 +364,37 @@ fn a_timer_that_only_the_leader_was_told_of_is_not_slept_past() {
 fn an_armed_queue_calls_the_thread_back() {
     explore(|world| {
         for _ in 0..3 {
-            let now_ns = world.state.lock().unwrap().now_ns;
-            world.hand_off.note_call(now_ns, false);
+            world.hand_off.note_call(world.now_ns(), false);
             arrive(world);
         }
         if world.hand_off.note_armed() {
             world.change(|state| state.wake = true);
         }
         arrive(world);
+    });
+}
+
+#[test]
+fn whoever_waits_for_two_lanes_keeps_neither_waiting() {
+    explore_all(2, |worlds| {
+        let leader = thread::spawn({
+            let worlds = worlds.to_vec();
+            move || lead(&[&worlds[0], &worlds[1]])
+        });
+        // Who comes later leads what is left.
+        let other = thread::spawn({
+            let world = Arc::clone(&worlds[1]);
+            move || world.lead()
+        });
+        worlds[0].post(2_000_000_000);
+        worlds[1].post_later(3_000_000_000);
+        worlds.iter().for_each(|world| arrive(world));
+        // One of them may have taken the event of both.
+        arrive(&worlds[1]);
+        drop(worlds[1].wait_until(|state| state.packets == 0));
+        arrive(&worlds[1]);
+        leader.join().unwrap();
+        other.join().unwrap();
+        worlds.iter().for_each(|world| arrive(world));
     });
 }

@@ -9,24 +9,24 @@ use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
 
-use irdma_mem::MemTable;
 use irdma_net::clock;
 use irdma_net::port::Port;
 use irdma_net::slot::{self, Message, Slot};
 use irdma_net::wake::{EventFd, Interest, Poll, Ready};
-use irdma_transport::{Effect, Endpoint, Instant, Result, VerbsError};
+use irdma_transport::{Effect, Endpoint, Instant, Result};
 use irdma_wire::{Gid, Qpn};
 
+use super::capture::{Capture, Tap};
+use super::counts::Counts;
 use super::handoff::{HandOff, Sleeper};
+use super::progress::Background;
 use super::sockets::{Sockets, Token};
 use super::targets::Targets;
 use super::traffic::{Budget, Traffic};
-use crate::config::Config;
-use crate::device::Device;
-use crate::port::PORT;
-use crate::profile::{Features, Profile};
+use super::{Role, Shared};
+use crate::page::Page;
+use crate::profile::Features;
 use crate::stats::{self, HwStats};
 use crate::system::system_error;
 
@@ -34,10 +34,6 @@ use crate::system::system_error;
 const POLLS_A_CHECK: u32 = 4;
 /// Looks at a lock that is taken before sleeping for it; some 10 us.
 const SPINS: u32 = 300;
-/// How long a new address may keep its first user waiting; a stopped process can hold up steering
-/// for as long as its lock counts and its answers are waited for, some 45 ms.
-const SETTLE_NS: u64 = 60_000_000;
-const SETTLE_STEP: Duration = Duration::from_micros(50);
 /// A lane that closes takes no more than so many turns at what arrives meanwhile.
 const MAX_LAST_RUNS: usize = 64;
 /// No deadline.
@@ -49,16 +45,22 @@ const WINDOW_SHARE: usize = 4;
 /// One endpoint with its sockets.
 pub(crate) struct Lane {
     inner: Mutex<LaneInner>,
+    pub(super) role: Role,
     /// Readiness of the lane's sockets.
     poll: Arc<Poll>,
     kick: Arc<EventFd>,
     /// When the lane has to run next; 0 for at once.
     deadline_ns: AtomicU64,
     empty_polls: AtomicU32,
-    hand_off: Arc<HandOff>,
+    pub(super) hand_off: HandOff,
+    pub(super) background: Background,
     /// Wakes the background thread.
-    pub(crate) wake: Arc<EventFd>,
-    targets: Arc<Targets>,
+    pub(super) wake: Arc<EventFd>,
+    /// The shortest timer that a post can set.
+    pub(super) grace_ns: u64,
+    pub(super) targets: Arc<Targets>,
+    /// Devices on whose addresses it listens, those to come among them.
+    pub(super) listens: Mutex<Vec<String>>,
 }
 
 /// What the lane's lock guards.
@@ -74,21 +76,22 @@ pub(crate) struct LaneInner {
     turn: usize,
     effects: Vec<Effect>,
     now: Instant,
-    profile: Profile,
+    role: Role,
     targets: Arc<Targets>,
+    counts: Counts,
     /// Something happened to a connection since the lane last sent.
     told: bool,
 }
 
 impl Lane {
     /// Claims a slot and starts with no address.
-    pub(crate) fn open(
-        config: &Config,
-        seed: u64,
-        mem: Arc<MemTable>,
-        hand_off: Arc<HandOff>,
-        targets: Arc<Targets>,
-    ) -> io::Result<Self> {
+    pub(super) fn open(shared: &Shared, seed: u64, role: Role) -> io::Result<Self> {
+        let Shared { config, mem, targets, tap } = shared;
+        let tap = tap.get_or_init(|| config.capture.as_deref().and_then(Tap::open_or_log));
+        let stream = match role {
+            Role::Home => 0,
+            Role::Domain { number, .. } => number,
+        };
         let slot = Slot::claim(seed)?;
         let poll = Arc::new(Poll::new()?);
         let kick = Arc::new(EventFd::engine()?);
@@ -106,8 +109,13 @@ impl Lane {
             ..irdma_transport::Config::default()
         };
         let inner = LaneInner {
-            endpoint: Endpoint::new(endpoint_config, mem),
-            traffic: Traffic::new(Sockets::new(Arc::clone(&poll)), config),
+            endpoint: Endpoint::new(endpoint_config, Arc::clone(mem)),
+            traffic: Traffic::new(
+                Sockets::new(Arc::clone(&poll)),
+                config,
+                tap.clone().map(Capture::new),
+                stream,
+            ),
             slot,
             poll: Arc::clone(&poll),
             kick: Arc::clone(&kick),
@@ -116,19 +124,24 @@ impl Lane {
             turn: 0,
             effects: Vec::new(),
             now: Instant::ZERO,
-            profile: config.profile,
-            targets: Arc::clone(&targets),
+            role,
+            targets: Arc::clone(targets),
+            counts: Counts::new(config.profile),
             told: false,
         };
         Ok(Lane {
             inner: Mutex::new(inner),
+            role,
             poll,
             kick,
             deadline_ns: AtomicU64::new(NEVER),
             empty_polls: AtomicU32::new(0),
-            hand_off,
+            hand_off: HandOff::new(config.stand_back_ns),
+            background: Background::default(),
             wake: Arc::new(EventFd::engine()?),
-            targets,
+            grace_ns: config.min_timeout_ns,
+            targets: Arc::clone(targets),
+            listens: Mutex::default(),
         })
     }
 
@@ -146,12 +159,22 @@ impl Lane {
         self.guard(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Whether it is a thread domain's.
+    pub(crate) fn is_domains(&self) -> bool {
+        self.role != Role::Home
+    }
+
     fn try_lock(&self) -> Option<LaneGuard<'_>> {
         match self.inner.try_lock() {
             Ok(inner) => Some(self.guard(inner)),
             Err(TryLockError::Poisoned(poisoned)) => Some(self.guard(poisoned.into_inner())),
             Err(TryLockError::WouldBlock) => None,
         }
+    }
+
+    /// Looks at the lane without giving it a turn: nothing is sent, and no effect runs.
+    pub(crate) fn peek<T>(&self, look: impl FnOnce(&mut LaneInner) -> T) -> T {
+        look(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn guard<'a>(&'a self, mut inner: MutexGuard<'a, LaneInner>) -> LaneGuard<'a> {
@@ -179,44 +202,17 @@ impl Lane {
         }
     }
 
-    /// Runs until datagrams are steered to their owners, or [`SETTLE_NS`] have passed.
-    ///
-    /// Until then some take the detour of a relay, and those that are steered overtake them:
-    /// unreliable connections lose messages by that.
-    pub(crate) fn settle(&self) {
-        let until_ns = clock::monotonic_ns() + SETTLE_NS;
-        while self.lock().traffic.sockets().is_steering() && clock::monotonic_ns() < until_ns {
-            self.try_run();
-            std::thread::sleep(SETTLE_STEP);
-        }
+    /// The program posted or polled; `found` unless a poll came back empty.
+    #[inline]
+    pub(crate) fn note_call(&self, found: bool) {
+        self.hand_off.note_call(clock::monotonic_ns(), found);
     }
 
-    /// Opens the sockets of a source address, if they are not open.
-    pub(crate) fn open_address(&self, device: &Device, addr: IpAddr) -> Result<()> {
-        if self.lock().has_local(addr) {
-            return Ok(());
+    /// The program asked for a completion event.
+    pub(crate) fn note_armed(&self) {
+        if self.hand_off.note_armed() {
+            self.wake.signal();
         }
-        let mtu = device.query_port(PORT)?.active_mtu;
-        self.lock().open_local(addr, device.netdev_index(), mtu)?;
-        self.settle();
-        Ok(())
-    }
-
-    /// Opens the sockets of every address that a device has; an error if none can be opened.
-    pub(crate) fn open_device(&self, device: &Device) -> Result<()> {
-        let mut result = Err(VerbsError::invalid(format!(
-            "{} has no address; give {} one",
-            device.name(),
-            device.get_netdev()
-        )));
-        for addr in device.gids().addresses() {
-            let opened = self.open_address(device, addr);
-            if let Err(error) = &opened {
-                tracing::warn!("{}: {error}", device.name());
-            }
-            result = if result.is_ok() { result } else { opened };
-        }
-        result
     }
 
     /// When the lane has to run next, in nanoseconds of the monotonic clock; 0 for at once.
@@ -227,6 +223,11 @@ impl Lane {
     /// Readiness of the lane's sockets.
     pub(crate) fn poll(&self) -> &Poll {
         &self.poll
+    }
+
+    /// Has the leader look around.
+    pub(super) fn kick(&self) {
+        self.kick.signal();
     }
 
     /// Wakes whoever sleeps past a deadline that was published.
@@ -293,7 +294,11 @@ impl LaneInner {
     }
 
     fn receive_messages(&mut self) {
-        let LaneInner { traffic, endpoint, slot, message, now, profile, .. } = self;
+        let LaneInner { traffic, endpoint, slot, message, now, role, counts, .. } = self;
+        let part_of = match *role {
+            Role::Home => None,
+            Role::Domain { home, .. } => Some(home),
+        };
         let mut budget = Budget::new();
         while !budget.is_spent()
             && let Ok(Some(received)) = slot.recv(message)
@@ -307,7 +312,7 @@ impl LaneInner {
                 Message::User(request) => {
                     if let Some(from) = received.from
                         && let Some(answer) =
-                            stats::answer(request, &|| snapshot(*profile, endpoint, traffic))
+                            stats::answer(request, part_of, &|| counts.snapshot(endpoint, traffic))
                     {
                         // Whoever asked has gone, or asks again.
                         let _ = slot.send(from, &Message::User(&answer));
@@ -430,12 +435,28 @@ impl LaneInner {
 
     /// The counters as they are now.
     pub(crate) fn stats(&self) -> HwStats {
-        snapshot(self.profile, &self.endpoint, &self.traffic)
+        self.counts.snapshot(&self.endpoint, &self.traffic)
     }
-}
 
-fn snapshot(profile: Profile, endpoint: &Endpoint, traffic: &Traffic) -> HwStats {
-    HwStats::new(profile, endpoint.stats(), &traffic.counters(), traffic.overflows())
+    /// Takes over the counters of a lane that has ended.
+    pub(crate) fn inherit(&mut self, stats: HwStats) {
+        self.counts.inherit(stats);
+    }
+
+    /// Brings the page of counters up to date.
+    pub(crate) fn publish(&mut self, page: &Page) {
+        self.counts.publish(page, self.endpoint.stats());
+    }
+
+    /// The slot.
+    pub(crate) fn slot(&self) -> u16 {
+        self.slot.number()
+    }
+
+    /// Whether the steering of some address is still being worked out.
+    pub(super) fn is_steering(&mut self) -> bool {
+        self.traffic.sockets().is_steering()
+    }
 }
 
 /// The lane, taken; giving it back sends, publishes the deadline and runs effects.
@@ -470,7 +491,7 @@ impl Drop for LaneGuard<'_> {
         self.lane.deadline_ns.store(deadline_ns, Ordering::SeqCst);
         let effects = std::mem::take(&mut inner.effects);
         if self.lane.targets.page.is_watched() {
-            self.lane.targets.page.publish(inner.endpoint.stats());
+            inner.publish(&self.lane.targets.page);
         }
         drop(inner);
         for effect in effects {
@@ -483,11 +504,15 @@ impl Drop for LaneGuard<'_> {
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
+    use std::sync::OnceLock;
     use std::thread::sleep;
+    use std::time::Duration;
 
+    use irdma_mem::MemTable;
     use irdma_net::udp::RecvMeta;
 
     use super::*;
+    use crate::config::Config;
 
     /// The addresses at which something waits; other processes may talk to the slot.
     fn waiting(lane: &Lane) -> Vec<IpAddr> {
@@ -503,13 +528,16 @@ mod tests {
         locals.collect()
     }
 
+    fn lane(config: Config, seed: u64) -> Lane {
+        let (mem, targets) = (Arc::new(MemTable::new(1, 16)), Arc::new(Targets::new(1)));
+        Lane::open(&Shared { config, mem, targets, tap: OnceLock::new() }, seed, Role::Home)
+            .unwrap()
+    }
+
     /// What a lane makes of a datagram that another slot relays: relayed in, and malformed.
     fn relayed(faults: Option<&str>) -> [Option<u64>; 2] {
         let faults = faults.map(|spec| spec.parse().unwrap());
-        let config = Config { faults, ..Config::default() };
-        let mem = Arc::new(MemTable::new(1, 16));
-        let hand_off = Arc::new(HandOff::new(config.stand_back_ns));
-        let lane = Lane::open(&config, 9, mem, hand_off, Arc::new(Targets::new(1))).unwrap();
+        let lane = lane(Config { faults, ..Config::default() }, 9);
         let (src, dst) = ("10.0.0.1:5".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let meta = RecvMeta { len: 3, stride: 2, src, dst, tos: 0, ttl: 0, drops: 0 };
         let other = Slot::claim(8).unwrap();
@@ -530,16 +558,7 @@ mod tests {
 
     #[test]
     fn a_flooded_address_leaves_the_other_its_turn() {
-        let mem = Arc::new(MemTable::new(1, 16));
-        let config = Config::default();
-        let lane = Lane::open(
-            &config,
-            7,
-            mem,
-            Arc::new(HandOff::new(config.stand_back_ns)),
-            Arc::new(Targets::new(1)),
-        )
-        .unwrap();
+        let lane = lane(Config::default(), 7);
         // Addresses of this process alone.
         let [.., high, low] = clock::pid().to_be_bytes();
         let [one, two, three] = [1, 2, 3].map(|last| IpAddr::from([127, high | 128, low, last]));
@@ -547,7 +566,7 @@ mod tests {
             lane.lock().open_local(addr, 1, 1024).unwrap();
         }
         lane.settle();
-        assert!(!lane.lock().traffic.sockets().is_steering(), "what is given out is steered");
+        assert!(!lane.lock().is_steering(), "what is given out is steered");
         while lane.deadline_ns() != NEVER {
             sleep(Duration::from_millis(1));
             lane.run();

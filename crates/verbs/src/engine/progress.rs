@@ -1,28 +1,73 @@
-//! The background thread: runs the lane when the program does not, and follows the interfaces.
+//! A lane's background thread: runs the lane when the program does not. That of the process's own
+//! lane follows the interfaces, too.
 
 use std::collections::HashMap;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use irdma_net::clock;
 use irdma_net::netdev::Watch;
-use irdma_net::wake::{self, Interest, Poll, Ready};
+use irdma_net::wake::{self, EventFd, Interest, Poll, Ready};
 use irdma_transport::{EventKind, EventSource};
 
-use super::handoff::{HandOff, Memory, Turn};
+use super::Role;
+use super::handoff::{Memory, Turn};
 use super::lane::{Lane, NEVER};
 use super::targets::Targets;
 use crate::device::Device;
 use crate::port::PortAttr;
 
+/// A lane's thread, once something needs it.
+#[derive(Debug, Default)]
+pub(crate) struct Background {
+    progress: Mutex<Option<Progress>>,
+    /// It was stopped, and does not start again.
+    closed: AtomicBool,
+}
+
+impl Lane {
+    /// Starts the background thread if it does not run. Without it the program's own calls still
+    /// run the protocol, so a failure is logged and no more.
+    pub(crate) fn start_background(self: &Arc<Self>) {
+        let mut progress = self.running();
+        if progress.is_none() && !self.is_closed() {
+            match Progress::start(self) {
+                Ok(started) => *progress = Some(started),
+                Err(error) => tracing::error!("no background thread: {error}"),
+            }
+        }
+    }
+
+    /// Ends the background thread and closes the sockets; who leads the lane lets go of it.
+    pub(crate) fn stop(&self) {
+        let mut progress = self.running();
+        self.background.closed.store(true, Ordering::SeqCst);
+        let running = progress.take();
+        drop(progress);
+        drop(running);
+        self.lock().close();
+        self.kick();
+    }
+
+    /// Whether the lane was stopped.
+    pub(super) fn is_closed(&self) -> bool {
+        self.background.closed.load(Ordering::SeqCst)
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Progress>> {
+        self.background.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The running thread.
 #[derive(Debug)]
-pub(crate) struct Progress {
+struct Progress {
+    pid: u32,
     stop: Arc<AtomicBool>,
-    lane: Arc<Lane>,
+    wake: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -31,16 +76,14 @@ const WATCH: u64 = 1;
 const LANE: u64 = 2;
 
 impl Progress {
-    pub(crate) fn start(
-        lane: Arc<Lane>,
-        hand_off: Arc<HandOff>,
-        targets: Arc<Targets>,
-        grace_ns: u64,
-    ) -> io::Result<Self> {
+    fn start(lane: &Arc<Lane>) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let watch = Watch::open()
-            .inspect_err(|error| tracing::warn!("changes of interfaces go unnoticed: {error}"))
-            .ok();
+        let watch = match lane.role {
+            Role::Home => Watch::open()
+                .inspect_err(|error| tracing::warn!("changes of interfaces go unnoticed: {error}"))
+                .ok(),
+            Role::Domain { .. } => None,
+        };
         let (all, aside) = (Poll::new()?, Poll::new()?);
         for poll in [&all, &aside] {
             poll.add(&*lane.wake, WAKE, Interest::Read)?;
@@ -49,21 +92,21 @@ impl Progress {
             }
         }
         all.add(lane.poll(), LANE, Interest::Read)?;
-        let interfaces = Interfaces { watch, targets, lane: Arc::clone(&lane) };
+        let interfaces =
+            Interfaces { watch, targets: Arc::clone(&lane.targets), lane: Arc::clone(lane) };
         let worker = Worker {
             stop: Arc::clone(&stop),
-            lane: Arc::clone(&lane),
-            hand_off,
+            lane: Arc::clone(lane),
             memory: Memory::default(),
             all,
             aside,
             ready: Vec::new(),
             called: false,
-            grace_ns,
             interfaces,
         };
         let thread = thread::Builder::new().name("irdma".into()).spawn(move || run(worker))?;
-        Ok(Progress { stop, lane, thread: Some(thread) })
+        let (pid, wake) = (clock::pid(), Arc::clone(&lane.wake));
+        Ok(Progress { pid, stop, wake, thread: Some(thread) })
     }
 }
 
@@ -78,8 +121,14 @@ fn run(worker: Worker) {
 
 impl Drop for Progress {
     fn drop(&mut self) {
+        // In a forked child the thread is the parent's, and so is the descriptor; its number may be
+        // another's by now.
+        if self.pid != clock::pid() {
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.stop.store(true, Ordering::SeqCst);
-        self.lane.wake.signal();
+        self.wake.signal();
         // The thread itself may drop the last handle of the engine.
         if let Some(thread) = self.thread.take_if(|t| t.thread().id() != thread::current().id()) {
             let _ = thread.join();
@@ -90,7 +139,6 @@ impl Drop for Progress {
 struct Worker {
     stop: Arc<AtomicBool>,
     lane: Arc<Lane>,
-    hand_off: Arc<HandOff>,
     memory: Memory,
     /// Wake-ups, interfaces, and the lane's sockets.
     all: Poll,
@@ -99,8 +147,6 @@ struct Worker {
     ready: Vec<Ready>,
     /// The next run is for packets that arrived, or the first after standing back.
     called: bool,
-    /// The shortest timer that a post can set.
-    grace_ns: u64,
     interfaces: Interfaces,
 }
 
@@ -124,32 +170,33 @@ impl Worker {
 
     /// Runs the lane, then waits for more.
     fn work(&mut self) -> Turn {
-        let ran = match self.hand_off.waits_its_turn(&self.memory) {
+        let hand_off = &self.lane.hand_off;
+        let ran = match hand_off.waits_its_turn(&self.memory) {
             true => Some(self.lane.run()),
             false => self.lane.try_run(),
         };
         let Some(found) = ran else {
-            return self.hand_off.on_busy(&mut self.memory);
+            return hand_off.on_busy(&mut self.memory);
         };
         let now_ns = clock::monotonic_ns();
         if std::mem::take(&mut self.called) {
-            self.hand_off.on_run(&mut self.memory, now_ns, found);
+            hand_off.on_run(&mut self.memory, now_ns, found);
         }
         let deadline_ns = self.lane.deadline_ns();
         let until_ns =
-            self.hand_off.thread_sleeps(&self.memory, now_ns, deadline_ns, self.grace_ns);
+            hand_off.thread_sleeps(&self.memory, now_ns, deadline_ns, self.lane.grace_ns);
         self.ready.clear();
         if self.lane.deadline_ns() >= deadline_ns {
             let timeout = Some(until_ns.saturating_sub(now_ns)).filter(|_| until_ns != NEVER);
             // A failure counts as a wake-up with nothing to do.
             let _ = self.all.wait(&mut self.ready, timeout);
         }
-        self.hand_off.thread_wakes();
+        hand_off.thread_wakes();
         if self.take_wakes() || self.ready.is_empty() && self.lane.deadline_ns() == NEVER {
             return Turn::Run;
         }
         self.called = !self.ready.is_empty();
-        self.hand_off.on_work(&mut self.memory, clock::monotonic_ns())
+        self.lane.hand_off.on_work(&mut self.memory, clock::monotonic_ns())
     }
 
     fn stand_back(&mut self, tick_ns: Option<u64>) -> Turn {
@@ -158,7 +205,7 @@ impl Worker {
         if self.take_wakes() {
             return Turn::Run;
         }
-        self.hand_off.on_tick(&mut self.memory, clock::monotonic_ns())
+        self.lane.hand_off.on_tick(&mut self.memory, clock::monotonic_ns())
     }
 
     /// Takes wake-ups and follows interfaces; tells whether someone woke the thread.

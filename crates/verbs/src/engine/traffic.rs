@@ -94,13 +94,19 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    pub(crate) fn new(sockets: Sockets, config: &Config) -> Self {
+    /// `stream` sets the faults of one lane apart from those of another.
+    pub(crate) fn new(
+        sockets: Sockets,
+        config: &Config,
+        capture: Option<Capture>,
+        stream: u64,
+    ) -> Self {
         let faults_on =
             |side| config.faults.filter(|spec| spec.side == side || spec.side == Side::Both);
         let exit = Exit {
             sockets,
             counters: Counters::default(),
-            capture: config.capture.as_deref().and_then(Capture::open_or_log),
+            capture,
             backlog: Backlog::default(),
             early: Early::default(),
             last_refusal: None,
@@ -110,8 +116,8 @@ impl Traffic {
             tx: vec![0; BATCH_LEN].into(),
             rx: vec![0; BATCH_LEN].into(),
             pending: None,
-            send_faults: faults_on(Side::Send).map(|spec| Injector::new(spec, 0)),
-            recv_faults: faults_on(Side::Receive).map(|spec| Injector::new(spec, 1)),
+            send_faults: faults_on(Side::Send).map(|spec| Injector::new(spec, 2 * stream)),
+            recv_faults: faults_on(Side::Receive).map(|spec| Injector::new(spec, 2 * stream + 1)),
         }
     }
 

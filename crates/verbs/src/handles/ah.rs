@@ -118,7 +118,7 @@ impl Pd {
         let pd = self.0.transport()?;
         context.device.mode().check_roce("address handles")?;
         let av = context.resolve(attr)?;
-        context.engine.open_address(&context.device, av.src())?;
+        context.engine.open_source(&context.device, av.src())?;
         Ok((pd, av))
     }
 

@@ -9,6 +9,7 @@ use irdma_transport::{Arm, Overrun, Result, VerbsError, Wc};
 
 use crate::channel::{AsyncSource, CompChannel, CompChannelInner, Refused, Subject};
 use crate::context::ContextInner;
+use crate::engine::{Feeders, Lane};
 use crate::life::{Alive, Life, Unacked, Use};
 use crate::limits::Place;
 use crate::log::Logged;
@@ -28,6 +29,7 @@ pub(crate) struct CqInner {
     pub(crate) unacked_comp: Unacked,
     unacked_async: Unacked,
     channel: Option<Arc<CompChannelInner>>,
+    feeders: Feeders,
     /// The program asked for an event and has not got it: its polls are the last before it
     /// sleeps, not those of a spinning program.
     armed: AtomicBool,
@@ -76,6 +78,7 @@ impl Cq {
             unacked_comp: Unacked::default(),
             unacked_async: Unacked::default(),
             channel: channel.map(|channel| Arc::clone(&channel.0)),
+            feeders: Feeders::new(),
             armed: AtomicBool::new(false),
             wallclock_offset: AtomicU64::new(0),
             cookie: AtomicU64::new(0),
@@ -170,7 +173,7 @@ impl CqInner {
         engine.check_fork()?;
         let mut count = self.cq.poll_each(most, &mut take);
         if count == 0 && most > 0 {
-            engine.progress();
+            self.feeders.each(engine, |lane| lane.progress());
             count = self.cq.poll_each(most, take);
             if count == 0 {
                 self.context.check_device()?;
@@ -179,7 +182,7 @@ impl CqInner {
                 return Ok(0);
             }
         }
-        engine.note_call(count > 0);
+        self.feeders.each(engine, |lane| lane.note_call(count > 0));
         Ok(count)
     }
 
@@ -208,7 +211,7 @@ impl CqInner {
         self.cq.req_notify_cq(arm);
         if self.channel.is_some() {
             self.armed.store(true, Ordering::Relaxed);
-            self.context.engine.note_armed();
+            self.feeders.each(&self.context.engine, |lane| lane.note_armed());
         }
         Ok(())
     }
@@ -244,6 +247,39 @@ impl CqInner {
     /// Gives the queue's number back: nothing is delivered under it any more.
     fn free_number(&self) {
         self.context.engine.targets.remove_cq(self.cq.token());
+    }
+}
+
+/// Something's part in feeding a completion queue, and with it the queue's channel.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    pub(crate) cq: Use<CqInner>,
+    /// The lane, if it is a thread domain's.
+    domain: Option<Arc<Lane>>,
+}
+
+impl Feed {
+    /// EINVAL if the queue was destroyed.
+    pub(crate) fn new(cq: &Arc<CqInner>, domain: Option<&Arc<Lane>>) -> Result<Self> {
+        let cq = Use::of(cq)?;
+        cq.each_feeders(|feeders| feeders.add(domain));
+        Ok(Feed { cq, domain: domain.cloned() })
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        // In a forked child a thread of the parent's may hold what this takes.
+        if self.cq.context.engine.check_fork().is_ok() {
+            self.cq.each_feeders(|feeders| feeders.remove(self.domain.as_ref()));
+        }
+    }
+}
+
+impl CqInner {
+    fn each_feeders(&self, change: impl Fn(&Feeders)) {
+        change(&self.feeders);
+        self.channel.iter().for_each(|channel| change(&channel.feeders));
     }
 }
 

@@ -8,6 +8,7 @@ mod cq;
 mod dm;
 mod dmabuf;
 mod fast;
+mod mcast;
 mod mr;
 mod mw;
 mod odp;
@@ -20,8 +21,8 @@ mod xrc;
 
 pub use ah::{Ah, AhAttr};
 pub(crate) use ah::{AhTable, is_link_scoped};
-pub(crate) use cq::CqInner;
 pub use cq::{Cq, CqInitAttr};
+pub(crate) use cq::{CqInner, Feed};
 pub use dm::{Dm, DmAttr};
 pub use fast::FastMr;
 pub(crate) use mr::MrInner;

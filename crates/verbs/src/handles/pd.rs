@@ -9,6 +9,7 @@ use irdma_transport::Result;
 use super::td::Parts;
 use crate::channel::Refused;
 use crate::context::ContextInner;
+use crate::engine::Lane;
 use crate::life::{Alive, Life};
 use crate::log::Logged;
 
@@ -73,6 +74,14 @@ impl PdInner {
             parts: Some(parts),
             life: Life::default(),
         })))
+    }
+
+    /// Where queue pairs made on the domain live.
+    pub(crate) fn lane(&self) -> Result<Arc<Lane>> {
+        match &self.parts {
+            Some(parts) => parts.lane(),
+            None => self.context.engine.lane(),
+        }
     }
 
     fn give_back(&self) {

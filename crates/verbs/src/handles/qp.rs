@@ -1,21 +1,23 @@
 //! Queue pairs.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use irdma_mem::Access;
 use irdma_transport as transport;
 use irdma_transport::{
     AttrMask, QpAttr, QpCap, QpState, QpType, RateLimit, RecvWr, Result, SendOp, SendWr, VerbsError,
 };
-use irdma_wire::{Gid, Qpn};
+use irdma_wire::Qpn;
 
-use super::{AhAttr, Cq, CqInner, Pd, PdInner, QueueMrInner, Srq, SrqInner, XrcdInner};
+use super::mcast::Attached;
+use super::{AhAttr, Cq, Feed, Pd, PdInner, QueueMrInner, Srq, SrqInner, XrcdInner};
 use crate::channel::{AsyncSource, Refused, Subject};
 use crate::context::ContextInner;
 use crate::device::Device;
-use crate::engine::{Engine, Lane, LaneGuard};
+use crate::engine::{Lane, LaneGuard};
 use crate::life::{Alive, Life, Unacked, Use};
+use crate::limits::Place;
 use crate::log::Logged;
 use crate::port::PORT;
 use crate::profile::{Features, Profile, at_most};
@@ -35,7 +37,7 @@ pub struct Qp {
 /// What a queue pair stands on.
 #[derive(Debug)]
 pub(super) enum Uses {
-    Own { _pd: Use<PdInner>, _cqs: [Use<CqInner>; 2], _srq: Option<Use<SrqInner>> },
+    Own { _pd: Use<PdInner>, _feeds: [Feed; 2], _srq: Option<Use<SrqInner>> },
     Xrcd { _xrcd: Use<XrcdInner> },
 }
 
@@ -49,11 +51,13 @@ impl Uses {
 pub(crate) struct QpInner {
     pub(crate) qpn: Qpn,
     unacked: Unacked,
-    qp_type: QpType,
-    lane: Arc<Lane>,
-    context: Arc<ContextInner>,
+    pub(super) qp_type: QpType,
+    pub(super) lane: Arc<Lane>,
+    pub(super) context: Arc<ContextInner>,
     /// Multicast attachments, to be ended with the context.
-    groups: Mutex<Vec<(Gid, u16)>>,
+    pub(super) groups: Mutex<Vec<Attached>>,
+    /// Gone with the queue pair, which its handle outlives when the context is closed.
+    place: Mutex<Option<Place>>,
     cookie: AtomicU64,
     life: Life,
     gone: AtomicBool,
@@ -107,21 +111,24 @@ impl Pd {
         if let Some(srq) = attr.srq {
             check_context(context, &srq.inner.context, "srq")?;
         }
-        let cqs = [Use::of(&attr.send_cq.inner)?, Use::of(&attr.recv_cq.inner)?];
+        let lane = self.0.lane()?;
+        let domain = Some(&lane).filter(|lane| lane.is_domains());
+        let feeds =
+            [Feed::new(&attr.send_cq.inner, domain)?, Feed::new(&attr.recv_cq.inner, domain)?];
         let srq = attr.srq.map(|srq| Use::of(&srq.inner)).transpose()?;
         let init = transport::QpInit {
             qp_type: attr.qp_type,
             pd,
-            send_cq: Arc::clone(&cqs[0].cq),
-            recv_cq: Arc::clone(&cqs[1].cq),
+            send_cq: Arc::clone(&feeds[0].cq.cq),
+            recv_cq: Arc::clone(&feeds[1].cq.cq),
             srq: srq.as_ref().map(|srq| Arc::clone(&srq.srq)),
             xrcd: None,
             cap,
             sq_sig_all: attr.sq_sig_all,
             block_self_mcast: attr.block_self_mcast,
         };
-        let uses = Uses::Own { _pd: Use::of(&self.0)?, _cqs: cqs, _srq: srq };
-        Qp::new(context, init, uses)
+        let uses = Uses::Own { _pd: Use::of(&self.0)?, _feeds: feeds, _srq: srq };
+        Qp::new(context, lane, init, uses)
     }
 }
 
@@ -167,11 +174,12 @@ pub(super) fn check_context(
 impl Qp {
     pub(super) fn new(
         context: &Arc<ContextInner>,
+        lane: Arc<Lane>,
         init: transport::QpInit,
         uses: Uses,
     ) -> Result<Qp> {
         let qp_type = init.qp_type;
-        let lane = context.engine.lane()?;
+        let place = context.engine.qps.take()?;
         let qpn = lane.lock().endpoint.create_qp(init)?;
         let inner = Arc::new(QpInner {
             qpn,
@@ -180,6 +188,7 @@ impl Qp {
             lane,
             context: Arc::clone(context),
             groups: Mutex::default(),
+            place: Mutex::new(Some(place)),
             cookie: AtomicU64::new(0),
             life: Life::default(),
             gone: AtomicBool::new(false),
@@ -277,20 +286,8 @@ impl Qp {
     #[inline]
     pub fn start_post(&self) -> Result<PostSend<'_>> {
         self.inner.check().logged("post")?;
-        let engine = &self.inner.context.engine;
         let qp = &*self.inner;
-        Ok(PostSend { qpn: qp.qpn, qp, lane: qp.lane.lock(), _noted: Noted(engine) })
-    }
-
-    /// Joins a multicast group. EINVAL unless the service is UD and `gid` a group, ENOMEM when
-    /// the group is full. Attaching again with the same `lid` changes nothing.
-    pub fn attach_mcast(&self, gid: &Gid, lid: u16) -> Result<()> {
-        self.inner.attach(gid, lid).logged("attach_mcast")
-    }
-
-    /// Leaves a multicast group. EINVAL if the queue pair is not attached to it with `lid`.
-    pub fn detach_mcast(&self, gid: &Gid, lid: u16) -> Result<()> {
-        self.inner.detach(gid, lid).logged("detach_mcast")
+        Ok(PostSend { qpn: qp.qpn, qp, lane: qp.lane.lock(), _noted: Noted(&qp.lane) })
     }
 
     /// The number that events name the queue pair by.
@@ -354,7 +351,7 @@ pub struct PostSend<'a> {
 }
 
 /// Tells the background thread that the program is calling.
-struct Noted<'a>(&'a Engine);
+struct Noted<'a>(&'a Lane);
 
 impl Drop for Noted<'_> {
     #[inline]
@@ -398,7 +395,7 @@ impl PostSend<'_> {
 
 impl QpInner {
     #[inline]
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         self.context.check_device()?;
         self.life.check(Self::WHAT)
     }
@@ -431,12 +428,15 @@ impl QpInner {
         }
         if mask.contains(AttrMask::AV) {
             attr.av = context.resolve(&ah_attr(&attr, mask))?;
-            context.engine.open_address(&context.device, attr.av.src())?;
+            self.lane.start_background();
+            self.lane.open_address(&context.device, attr.av.src())?;
         }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Init {
+            // The process's own follows the interfaces, whatever lane this is.
             context.engine.start_background();
+            self.lane.start_background();
             if self.qp_type == QpType::Ud {
-                context.listen()?;
+                self.lane.listen(&context.device)?;
             }
         }
         let mut lane = self.lane.lock();
@@ -485,37 +485,6 @@ impl QpInner {
         self.lane.lock().endpoint.set_rings(self.qpn, rings)
     }
 
-    fn attach(&self, gid: &Gid, lid: u16) -> Result<()> {
-        self.check()?;
-        let context = &self.context;
-        if self.qp_type == QpType::Ud {
-            context.listen()?;
-        }
-        let ifindex = context.device.netdev_index();
-        // Whoever ends the queue pair reads the list under the lane's lock, too: it then either has
-        // this group, or the attachment is refused.
-        let mut lane = self.lane.lock();
-        lane.attach_mcast(self.qpn, gid, lid, ifindex)?;
-        let mut groups = self.groups();
-        if !groups.contains(&(*gid, lid)) {
-            groups.push((*gid, lid));
-        }
-        Ok(())
-    }
-
-    fn detach(&self, gid: &Gid, lid: u16) -> Result<()> {
-        self.check()?;
-        let ifindex = self.context.device.netdev_index();
-        let mut lane = self.lane.lock();
-        lane.endpoint.detach_mcast(self.qpn, gid, lid, ifindex)?;
-        self.groups().retain(|group| *group != (*gid, lid));
-        Ok(())
-    }
-
-    fn groups(&self) -> MutexGuard<'_, Vec<(Gid, u16)>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn context(&self) -> &Arc<ContextInner> {
         &self.context
     }
@@ -551,19 +520,12 @@ impl QpInner {
         let _ = lane.endpoint.modify_qp(now, self.qpn, &attr, AttrMask::STATE);
     }
 
-    fn leave_groups(&self, lane: &mut LaneGuard<'_>) {
-        let ifindex = self.context.device.netdev_index();
-        for (gid, lid) in std::mem::take(&mut *self.groups()) {
-            // Only fails for what is detached already.
-            let _ = lane.endpoint.detach_mcast(self.qpn, &gid, lid, ifindex);
-        }
-    }
-
     /// Takes the queue pair out of the tables that name it, and its waiting events with it.
     fn forget(&self) {
         let context = &self.context;
         context.engine.targets.remove_qp(self.qpn);
         context.remove_qp(self.qpn);
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
         context.events.purge(|event| event.is_about(self));
     }
 }

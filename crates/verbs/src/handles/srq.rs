@@ -64,7 +64,7 @@ impl Pd {
         let srq = match &xrc {
             None => transport::Srq::create_srq(token, transport_pd, attr)?,
             Some(uses) => {
-                let cq = Arc::clone(&uses.cq.cq);
+                let cq = Arc::clone(&uses.feed.cq.cq);
                 transport::Srq::create_xrc_srq(token, transport_pd, attr, cq)?
             }
         };

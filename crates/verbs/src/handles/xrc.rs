@@ -12,7 +12,7 @@ use irdma_wire::Qpn;
 use rustix::fs::fstat;
 
 use super::qp::{QpInner, Uses, check_context};
-use super::{Cq, Pd, Qp, Srq};
+use super::{Cq, Feed, Pd, Qp, Srq};
 use crate::channel::Refused;
 use crate::context::ContextInner;
 use crate::life::{Alive, Life, Use};
@@ -159,7 +159,8 @@ impl XrcdInner {
             sq_sig_all: false,
             block_self_mcast: false,
         };
-        let qp = Qp::new(&self.context, init, Uses::of_xrcd(xrcd))?;
+        let lane = self.context.engine.lane()?;
+        let qp = Qp::new(&self.context, lane, init, Uses::of_xrcd(xrcd))?;
         self.qps().insert(qp.qpn(), Arc::downgrade(&qp.inner));
         Ok(qp)
     }
@@ -195,7 +196,8 @@ impl Drop for XrcdInner {
 #[derive(Debug)]
 pub(crate) struct XrcUses {
     pub(crate) xrcd: Use<XrcdInner>,
-    pub(crate) cq: Use<super::CqInner>,
+    /// The queue pairs that receive for it are in the process's own lane.
+    pub(crate) feed: Feed,
 }
 
 impl XrcUses {
@@ -219,7 +221,7 @@ impl Pd {
         let uses = || {
             check_context(&self.0.context, &xrcd.0.context, "xrcd")?;
             check_context(&self.0.context, &cq.inner.context, "cq")?;
-            Ok(XrcUses { xrcd: Use::of(&xrcd.0)?, cq: Use::of(&cq.inner)? })
+            Ok(XrcUses { xrcd: Use::of(&xrcd.0)?, feed: Feed::new(&cq.inner, None)? })
         };
         uses().and_then(|uses| self.try_create_srq(attr, Some(uses))).logged("create_srq")
     }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod cm;
+pub mod domain;
 pub mod link;
 pub mod process;
 
