@@ -18,6 +18,7 @@ use irdma::{ErrorKind, QpType, Qpn};
 fn another_process() {
     match std::env::var(ROLE).as_deref() {
         Ok("echo") => echo(),
+        Ok("accepter") => accepter(),
         Ok("holder") => holder(),
         Ok("crowded") => crowded(),
         Ok("datagrams") => datagrams(),
@@ -60,6 +61,28 @@ fn a_port_of_another_process_is_taken_until_it_ends() {
     peer.child.kill().unwrap();
     peer.child.wait().unwrap();
     Id::create(None, PortSpace::Tcp).unwrap().bind_addr(addr).unwrap();
+}
+
+/// Accepts one peer and says no more.
+fn accepter() {
+    let listener = listen(QpType::Rc, HERE);
+    show_port(&listener);
+    let _end = accept(&listener, b"");
+    read_line();
+}
+
+#[test]
+fn a_peer_that_was_killed_is_known_to_be_gone() {
+    let mut peer = Peer::start_silent("accepter");
+    let end = connected(addr_of(&mut peer));
+    peer.child.kill().unwrap();
+    peer.child.wait().unwrap();
+    let start = Instant::now();
+    end.id.disconnect().unwrap();
+    expect(&end.channel, EventKind::Disconnected);
+    let took = start.elapsed();
+    // A request that nobody answers is repeated after 4.3 s.
+    assert!(took < Duration::from_secs(4), "{took:?}");
 }
 
 const CROWD: u32 = 100;

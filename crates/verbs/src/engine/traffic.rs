@@ -482,12 +482,19 @@ impl Entrance<'_> {
     }
 
     fn relay_run(&mut self, batch: &[u8], exit: &mut Exit, slot: &Slot) {
-        if let Some((to, start)) = self.foreign.take() {
-            let data = &batch[start..];
-            let meta = RecvMeta { len: data.len(), ..self.meta };
-            let taken = exit.relay(self.now, slot, Taker::Slot(to), meta, data);
-            exit.counters.relay_drops += u64::from(!taken);
-            self.misdirected |= taken;
+        let Some((to, start)) = self.foreign.take() else { return };
+        let data = &batch[start..];
+        let meta = RecvMeta { len: data.len(), ..self.meta };
+        if exit.relay(self.now, slot, Taker::Slot(to), meta, data) {
+            self.misdirected = true;
+            return;
+        }
+        exit.counters.relay_drops += 1;
+        // The owner is gone. Who asks it about a connection waits for an answer.
+        for (index, datagram) in data.chunks(self.meta.stride).enumerate() {
+            let index = start / self.meta.stride + index;
+            let meta = datagram_meta(&self.meta, index, self.ifindex);
+            self.endpoint.handle_unclaimed(self.now, &meta, datagram);
         }
     }
 }
