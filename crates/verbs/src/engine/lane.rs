@@ -414,13 +414,15 @@ impl LaneInner {
 
     /// Sends what there is; returns when the lane has to run next.
     fn finish(&mut self) -> u64 {
-        let mut more = self.traffic.transmit(self.now, &mut self.endpoint);
-        // A join is applied where it can be undone; what is left here cannot fail.
-        let _ = self.apply_effects();
-        if std::mem::take(&mut self.told) && !more {
-            // A peer may have been refused.
-            more = self.traffic.transmit(self.now, &mut self.endpoint);
-        }
+        let more = loop {
+            let more = self.traffic.transmit(self.now, &mut self.endpoint);
+            // A join is applied where it can be undone; what is left here cannot fail.
+            let _ = self.apply_effects();
+            // A peer may have been refused: that goes at once.
+            if !std::mem::take(&mut self.told) || more {
+                break more;
+            }
+        };
         self.traffic.flush_capture();
         match self.deadline() {
             _ if more => 0,
