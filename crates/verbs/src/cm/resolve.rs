@@ -136,6 +136,10 @@ impl Id {
     fn stop_listening(&self, lane: &Lane) {
         let mut lane = lane.lock();
         let mut state = self.inner.state();
+        // It may have ended meanwhile, or its device be gone.
+        if state.phase != Phase::Listening {
+            return;
+        }
         lane.endpoint.cm_unlisten(self.inner.token);
         if state.is_wildcard() {
             self.engine().targets.cm.note_everywhere(false);
