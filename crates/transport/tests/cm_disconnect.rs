@@ -64,6 +64,8 @@ fn a_peer_that_is_gone_is_not_asked_for_ever() {
     let mut t = CmScript::active();
     t.node.endpoint.cm_disconnect(t.now, t.id, &[]).unwrap();
     assert_eq!(t.sent_text(), ["DREQ us them"]);
+    t.node.endpoint.cm_disconnect(t.now, t.id, &[]).unwrap();
+    assert_eq!(t.sent_text(), [""; 0], "it is asked already");
     for _ in 0..15 {
         assert_eq!(t.wait(RESPONSE_NS), ["DREQ us them"]);
     }

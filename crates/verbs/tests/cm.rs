@@ -64,6 +64,19 @@ fn the_server_may_end_the_connection_too() {
 }
 
 #[test]
+fn who_ends_a_connection_again_is_not_refused() {
+    let listener = listen(QpType::Rc, HERE);
+    let (client, server) = connect(&listener, QpType::Rc);
+    client.id.disconnect().unwrap();
+    client.id.disconnect().unwrap();
+    expect(&server.channel, EventKind::Disconnected);
+    server.id.disconnect().unwrap();
+    server.id.disconnect().unwrap();
+    expect(&client.channel, EventKind::Disconnected);
+    client.id.disconnect().unwrap();
+}
+
+#[test]
 fn an_unreliable_connection_carries_messages() {
     let listener = listen(QpType::Uc, ANY);
     let (client, server) = connect(&listener, QpType::Uc);

@@ -151,18 +151,18 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Ends a connection, or agrees to the peer's wish to. At most 220 bytes of private data.
+    /// Ends a connection, or agrees to the peer's wish to. At most 220 bytes of private data. Where
+    /// this side has asked for the end already, nothing changes.
     pub fn cm_disconnect(&mut self, now: Instant, id: CommId, private_data: &[u8]) -> Result<()> {
         let (cm, cx) = self.cm_at(now);
         let conn = cm.table.find("cm_disconnect", id)?;
         let state = conn.state;
-        if !matches!(state, State::Established | State::DreqRcvd) {
-            return wrong_state("cm_disconnect", id, state);
-        }
         check_len("cm_disconnect", private_data, DREQ_PRIVATE_LEN)?;
         match state {
+            State::Established => cm.disconnect(cx, id, private_data),
             State::DreqRcvd => cm.agree(cx, id, private_data),
-            _ => cm.disconnect(cx, id, private_data),
+            State::DreqSent => {}
+            _ => return wrong_state("cm_disconnect", id, state),
         }
         Ok(())
     }

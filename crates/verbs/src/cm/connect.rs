@@ -158,9 +158,14 @@ impl Id {
     pub(super) fn try_disconnect(&self) -> Result<()> {
         let lane = self.lane()?;
         let mut lane = lane.lock();
-        let comm = self.inner.state().comm("disconnect")?;
+        let state = self.inner.state();
+        let comm = state.comm("disconnect")?;
         let now = lane.now();
-        lane.endpoint.cm_disconnect(now, comm, &[])
+        match lane.endpoint.cm_disconnect(now, comm, &[]) {
+            // The peer, or another thread, was faster: the kernel does not mind either.
+            Err(_) if state.phase == Phase::Disconnected => Ok(()),
+            result => result,
+        }
     }
 
     pub(super) fn try_notify(&self, event: irdma_transport::EventKind) -> Result<()> {

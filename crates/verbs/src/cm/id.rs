@@ -199,7 +199,8 @@ impl Id {
     }
 
     /// Ends a connection, or agrees to its end (`rdma_disconnect(3)`). Ends with
-    /// [`EventKind::Disconnected`]. EINVAL without a connection.
+    /// [`EventKind::Disconnected`]; of one that has ended nothing more happens. EINVAL without a
+    /// connection.
     pub fn disconnect(&self) -> Result<()> {
         self.try_disconnect().logged("disconnect")
     }
