@@ -393,9 +393,11 @@ static void rejections(void)
 	struct rdma_cm_event *event;
 	struct rdma_conn_param param = { .rnr_retry_count = 7 };
 	uint8_t reason[149] = "because";
+	struct ibv_qp_init_attr attr = small();
 
 	resolved(&e);
 	ask(&e);
+	CHECK("create_qp of the new peer", 0, rdma_create_qp(e.passive, NULL, &attr));
 	CHECK("reject with 149 bytes", EINVAL, rdma_reject(e.passive, reason, 149));
 	CHECK("reject", 0, rdma_reject(e.passive, reason, 8));
 	event = next_event();
@@ -404,6 +406,8 @@ static void rejections(void)
 	      "rejected with status %d and its reason", event->status);
 	rdma_ack_cm_event(event);
 	CHECK("accept of a rejected one", EINVAL, rdma_accept(e.passive, &param));
+	check(qp_state(e.passive->qp) == IBV_QPS_ERR, "its queue pair is flushed");
+	rdma_destroy_qp(e.passive);
 	rdma_destroy_id(e.passive);
 	rdma_destroy_id(e.listener);
 	rdma_destroy_qp(e.active);

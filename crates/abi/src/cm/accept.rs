@@ -21,7 +21,11 @@ pub fn accept(id: &Object<CmId>, param: Option<In<rdma_conn_param>>) -> Result<(
     }
     check(id, param.private.len(), param.responder_resources, param.initiator_depth)?;
     states::ready(id, param.responder_resources, param.initiator_depth)?;
-    id.handle.accept(&param)?;
+    if let Err(error) = id.handle.accept(&param) {
+        // Nobody will ever send to it: what it was to receive is flushed.
+        let _ = states::to_error(id);
+        return Err(error.into());
+    }
     id.complete()
 }
 
