@@ -1,7 +1,8 @@
 //! Connections that do not come about.
 
 use irdma_sim::cm_script::{
-    CmScript, GUID, PEER_GUID, PEER_ID, PEER_QPN, PEER_TID, connect_request, req, req_fields,
+    CmScript, GUID, PEER_GUID, PEER_ID, PEER_QPN, PEER_TID, RESPONSE_NS, connect_request, req,
+    req_fields,
 };
 use irdma_transport::DropReason;
 use irdma_transport::cm::CmEventKind;
@@ -10,6 +11,7 @@ use irdma_wire::cm::{About, CmMessage, Rej, Rep, Req, ServiceId, Transport};
 
 const EARLY_REFUSALS: u8 = 8;
 const EARLY_NS: u64 = 50_000_000;
+const MAX_RETRIES: u8 = 15;
 
 #[test]
 fn nobody_listens() {
@@ -31,6 +33,10 @@ fn the_peer_does_not_listen_yet() {
         assert_eq!(t.exchange(&rej), [""; 0]);
         assert_eq!(t.wait(EARLY_NS - 1), [""; 0]);
         assert_eq!(t.wait(1), ["REQ us -"]);
+    }
+    assert_eq!(t.node.endpoint.stats().rto, 0, "it did answer");
+    for _ in 0..MAX_RETRIES {
+        assert_eq!(t.wait(RESPONSE_NS), ["REQ us -"]);
     }
     assert_eq!(t.exchange(&t.rep()), [""; 0]);
     assert_eq!(t.events_text(), ["Response"]);

@@ -113,6 +113,8 @@ pub(super) struct Conn {
     pub(super) retries_left: u8,
     /// Refusals because nobody listens that are taken for early ones.
     pub(super) early_refusals_left: u8,
+    /// The deadline is to ask once more after such a refusal, not for want of an answer.
+    pub(super) was_early: bool,
     pub(super) deadline: Option<Instant>,
     /// The program forgot it; it goes once its time is over.
     pub(super) is_orphan: bool,
@@ -141,6 +143,7 @@ impl Conn {
             last: None,
             retries_left: 0,
             early_refusals_left: EARLY_REFUSALS,
+            was_early: false,
             deadline: None,
             is_orphan: false,
         }

@@ -153,6 +153,7 @@ impl Cm {
         self.enter_with(cx, id, state, transaction, message);
         if let Some(conn) = self.table.get_mut(id) {
             conn.retries_left = conn.max_retries;
+            conn.was_early = false;
             let at = cx.now + conn.response_ns();
             arm(cx, conn, at);
         }
@@ -194,11 +195,13 @@ impl Cm {
         if conn.state == State::Timewait {
             return self.exit_timewait(cx, id);
         }
-        if conn.retries_left == 0 {
-            return self.give_up(cx, id);
+        if !std::mem::take(&mut conn.was_early) {
+            if conn.retries_left == 0 {
+                return self.give_up(cx, id);
+            }
+            conn.retries_left -= 1;
+            cx.stats.rto += 1;
         }
-        conn.retries_left -= 1;
-        cx.stats.rto += 1;
         let at = cx.now + conn.response_ns();
         arm(cx, conn, at);
         if let Some(mad) = conn.last.clone() {
@@ -262,6 +265,7 @@ fn ask_again(cx: &mut Cx, conn: &mut conn::Conn) -> bool {
     let again = conn.early_refusals_left > 0;
     if again {
         conn.early_refusals_left -= 1;
+        conn.was_early = true;
         let at = cx.now + conn::EARLY_NS;
         arm(cx, conn, at);
     }
