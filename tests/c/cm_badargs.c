@@ -12,11 +12,13 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
+#include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "checks.h"
 
@@ -489,6 +491,32 @@ static void null_pointers(void)
 	rdma_destroy_id(id);
 }
 
+static void *waiter(void *of)
+{
+	struct rdma_cm_event *event;
+
+	rdma_get_cm_event(of, &event);
+	fail(OUTCOME_VERB, "rdma_get_cm_event came back from a channel that was destroyed");
+}
+
+/* Programs end with a thread that still waits for events. */
+static void left_waiting(void)
+{
+	struct rdma_event_channel *gone = rdma_create_event_channel();
+	pthread_t thread;
+	void *end;
+
+	if (!gone || pthread_create(&thread, NULL, waiter, gone))
+		fail(OUTCOME_VERB, "no thread");
+	usleep(100000);
+	rdma_destroy_event_channel(gone);
+	/* It looks each second whether it was cancelled. */
+	usleep(1200000);
+	pthread_cancel(thread);
+	pthread_join(thread, &end);
+	check(end == PTHREAD_CANCELED, "who waited waits on, and can be cancelled");
+}
+
 int main(int argc, char **argv)
 {
 	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST }, *found;
@@ -522,6 +550,7 @@ int main(int argc, char **argv)
 	talk(&e);
 	part(&e);
 	left_behind();
+	left_waiting();
 	rdma_destroy_event_channel(channel);
 	checks_finish();
 }
