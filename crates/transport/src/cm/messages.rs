@@ -90,7 +90,8 @@ pub(super) fn req(id: CommId, request: &ConnectRequest<'_>, mtu: u8, kind: Trans
     })
 }
 
-/// What the program is told of a request; `None` for a service or MTU that does not exist.
+/// What the program is told of a request; or the reason to refuse one for a service or MTU that
+/// does not exist.
 pub(super) fn request_info(meta: &Meta, req: &Req) -> Result<RequestInfo, u16> {
     use irdma_wire::cm::reason::{INVALID_PATH_MTU, INVALID_TRANSPORT};
     Ok(RequestInfo {

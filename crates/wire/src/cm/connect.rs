@@ -122,7 +122,7 @@ pub struct Req {
     pub transport: Transport,
     /// Whether the sender honours end-to-end credits.
     pub flow_control: bool,
-    /// The first PSN that the sender sends.
+    /// The PSN that the receiver is to send first.
     pub starting_psn: Psn,
     /// How long the sender may take to answer, 5 bits.
     pub local_response_timeout: u8,
@@ -220,7 +220,7 @@ pub struct Rep {
     pub qpn: Qpn,
     /// The sender's queue pair if it is one of an extended connection (IBTA A14).
     pub eecn: u32,
-    /// The first PSN that the sender sends.
+    /// The PSN that the receiver is to send first.
     pub starting_psn: Psn,
     /// READs and atomics that the sender answers at a time.
     pub responder_resources: u8,
