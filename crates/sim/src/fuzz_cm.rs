@@ -189,7 +189,7 @@ impl Machine {
                 assert!(!told.ended, "{id} ends twice");
                 told.ended = true;
             }
-            CmEventKind::Disconnected => {
+            CmEventKind::Disconnected { .. } => {
                 assert!(told.established && !told.ended, "{id} ends out of turn");
                 told.ended = true;
             }

@@ -128,7 +128,7 @@ impl Programs {
                 // This side may have ended it before it heard of the peer's wish.
                 let _ = endpoint.cm_disconnect(now, id, &[]);
             }
-            CmEventKind::Disconnected => told.push("ended"),
+            CmEventKind::Disconnected { .. } => told.push("ended"),
             CmEventKind::TimewaitExit => {
                 told.push("over");
                 endpoint.cm_destroy(now, id);

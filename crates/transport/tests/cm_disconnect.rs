@@ -70,7 +70,7 @@ fn a_peer_that_is_gone_is_not_asked_for_ever() {
         assert_eq!(t.wait(RESPONSE_NS), ["DREQ us them"]);
     }
     assert_eq!(t.wait(RESPONSE_NS), [""; 0]);
-    assert_eq!(t.events_text(), ["Disconnected"]);
+    assert_eq!(t.events_text(), ["Disconnected unanswered"]);
     t.wait(TIMEWAIT_NS);
     assert_eq!(t.events_text(), ["TimewaitExit"]);
 }

@@ -240,7 +240,7 @@ impl Cm {
             }
             State::DreqSent => {
                 self.finish(cx, id);
-                return tell(cx, id, CmEventKind::Disconnected);
+                return tell(cx, id, CmEventKind::Disconnected { answered: false });
             }
             _ => self.enter_silently(id, State::Closed),
         }

@@ -103,7 +103,7 @@ impl Cm {
             }
             State::DreqSent => {
                 self.finish(cx, id);
-                tell(cx, id, CmEventKind::Disconnected);
+                tell(cx, id, CmEventKind::Disconnected { answered: true });
                 return Ok(());
             }
             _ => return Err(DropReason::Stale),
@@ -164,7 +164,7 @@ impl Cm {
                 let transaction = header.transaction_id;
                 self.enter_with(cx, id, State::Timewait, transaction, &message);
                 self.enter_timewait(cx, id);
-                tell(cx, id, CmEventKind::Disconnected);
+                tell(cx, id, CmEventKind::Disconnected { answered: true });
                 Ok(())
             }
             State::Timewait if conn.last.is_some() => self.answer_again(cx, id),
@@ -195,7 +195,7 @@ impl Cm {
             _ => return Err(DropReason::Stale),
         }
         self.finish(cx, id);
-        tell(cx, id, CmEventKind::Disconnected);
+        tell(cx, id, CmEventKind::Disconnected { answered: true });
         Ok(())
     }
 

@@ -208,7 +208,10 @@ pub enum CmEventKind {
         private_data: Vec<u8>,
     },
     /// The connection is over.
-    Disconnected,
+    Disconnected {
+        /// Whether the peer agreed: else all tries went unanswered.
+        answered: bool,
+    },
     /// No packet of the connection can be under way any more.
     TimewaitExit,
     /// A peer asks which queue pair offers a service; `cm_sidr_reply` is due.

@@ -169,11 +169,12 @@ impl IdInner {
                 (EventKind::Rejected, reason.into(), Param::Conn(conn))
             }
             CmEventKind::Unreachable => bare(EventKind::Unreachable, TIMED_OUT),
-            CmEventKind::DisconnectRequested { .. } | CmEventKind::Disconnected => {
+            CmEventKind::DisconnectRequested { .. } | CmEventKind::Disconnected { .. } => {
                 if std::mem::replace(&mut state.phase, Phase::Disconnected) != Phase::Connecting {
                     return;
                 }
-                bare(EventKind::Disconnected, 0)
+                let unanswered = matches!(kind, CmEventKind::Disconnected { answered: false });
+                bare(EventKind::Disconnected, if unanswered { TIMED_OUT } else { 0 })
             }
             CmEventKind::TimewaitExit => bare(EventKind::TimewaitExit, 0),
             CmEventKind::Request { .. } | CmEventKind::SidrRequest { .. } => return,

@@ -31,7 +31,7 @@ pub enum EventKind {
     Rejected = 8,
     /// The connection is made, or the way to the datagram peer is known.
     Established = 9,
-    /// The connection ended.
+    /// The connection ended; the status is `-ETIMEDOUT` if the peer did not answer.
     Disconnected = 10,
     /// The device was taken away.
     DeviceRemoval = 11,
