@@ -28,6 +28,8 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use irdma_mem::MemTable;
 use irdma_net::clock;
@@ -50,6 +52,9 @@ use handoff::HandOff;
 use lane::NEVER;
 use progress::Progress;
 use targets::Targets;
+
+/// How often it is looked whether peers have been told.
+const PARTING_STEP: Duration = Duration::from_millis(1);
 
 /// What all contexts of a process share.
 pub(crate) struct Engine {
@@ -156,6 +161,16 @@ impl Engine {
                 Ok(started) => *progress = Some(started),
                 Err(error) => tracing::error!("no background thread: {error}"),
             }
+        }
+    }
+
+    /// Sends what peers are still to be told about connections, for at most `patience`.
+    pub(crate) fn part(&self, patience: Duration) {
+        let Some(lane) = self.lane.get() else { return };
+        let until_ns = clock::monotonic_ns() + patience.as_nanos() as u64;
+        // The background thread receives what makes room at the peers.
+        while lane.lock().endpoint.cm_has_outgoing() && clock::monotonic_ns() < until_ns {
+            thread::sleep(PARTING_STEP);
         }
     }
 
