@@ -488,6 +488,11 @@ impl Endpoint {
         self.cm.count()
     }
 
+    /// Whether messages about connections wait to be sent: whoever exits loses them.
+    pub fn cm_has_outgoing(&self) -> bool {
+        self.cm.has_outgoing()
+    }
+
     /// Queue pairs that exist.
     pub fn qp_count(&self) -> usize {
         self.qps.len()

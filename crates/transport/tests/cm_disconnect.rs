@@ -1,6 +1,8 @@
 //! Connections that end.
 
-use irdma_sim::cm_script::{CmScript, PEER_ID, PEER_QPN, PEER_TID, RESPONSE_NS, TIMEWAIT_NS};
+use irdma_sim::cm_script::{
+    CmScript, PEER_ID, PEER_QPN, PEER_TID, RESPONSE_NS, TIMEWAIT_NS, connect_request,
+};
 use irdma_transport::DropReason;
 use irdma_transport::cm::CmEventKind;
 use irdma_wire::Qpn;
@@ -138,4 +140,21 @@ fn who_is_destroyed_before_it_agreed_agrees() {
     t.node.endpoint.cm_destroy(t.now, t.id);
     assert_eq!(t.wait(1 << 40), [""; 0]);
     assert_eq!(t.node.endpoint.cm_count(), 0);
+}
+
+/// Who agrees may exit at once: the peer would ask the dead for a minute.
+#[test]
+fn an_answer_waits_neither_for_room_nor_for_what_does() {
+    let mut t = CmScript::passive();
+    let dreq = t.dreq();
+    t.exchange(&dreq);
+    let asked = 200;
+    for _ in 0..asked {
+        t.node.endpoint.cm_connect(t.now, &connect_request()).unwrap();
+    }
+    let sent = t.sent_text().len();
+    assert!(sent < asked, "{sent} requests fill the peer's buffer");
+    assert!(t.node.endpoint.cm_has_outgoing());
+    t.node.endpoint.cm_disconnect(t.now, t.id, &[]).unwrap();
+    assert_eq!(t.sent_text(), ["DREP us them"]);
 }

@@ -192,7 +192,7 @@ fn what_this_side_cannot_do_is_refused() {
 fn a_queue_pair_that_is_connected_makes_a_request_stale() {
     let mut t = CmScript::passive();
     let again = CmMessage::Req(Req { local_id: 0x33, ..req_fields() });
-    assert_eq!(t.exchange(&again), ["DREQ us them", "REJ - 0x33 Req 10"]);
+    assert_eq!(t.exchange(&again), ["REJ - 0x33 Req 10", "DREQ us them"]);
     let drep = t.drep();
     t.exchange(&drep);
     assert_eq!(t.events_text(), ["Disconnected"], "the old one hears of it");
@@ -218,7 +218,7 @@ fn a_queue_pair_that_is_connected_makes_a_reply_stale() {
     assert_eq!(rep.qpn, PEER_QPN);
     let stale = CmMessage::Rep(Rep { local_id: 0x33, ..rep });
     let dreq = format!("DREQ {:#x} them", old.get());
-    assert_eq!(t.exchange(&stale), [dreq, "REJ us 0x33 Rep 10".into()]);
+    assert_eq!(t.exchange(&stale), ["REJ us 0x33 Rep 10".into(), dreq]);
     assert_eq!(t.events_text(), ["Rejected 10"]);
     assert_eq!(t.id, new);
 }

@@ -21,6 +21,7 @@ fn another_process() {
         Ok("accepter") => accepter(),
         Ok("holder") => holder(),
         Ok("crowded") => crowded(),
+        Ok("leaver") => leaver(),
         Ok("datagrams") => datagrams(),
         Ok("nothing") => nothing(),
         Ok("forker") => forker(),
@@ -116,6 +117,45 @@ fn a_crowd_that_comes_at_once_is_heard_at_once() {
     let took = start.elapsed();
     // A request that is lost comes again after 4.3 s.
     assert!(took < Duration::from_secs(4), "{took:?}");
+    peer.finish();
+}
+
+/// Accepts a crowd, ends all connections, and exits at once.
+fn leaver() {
+    let listener = listen(QpType::Rc, HERE);
+    show_port(&listener);
+    let mut ids = Vec::new();
+    let mut established = 0;
+    while established < CROWD {
+        let mut event = listener.channel.get_cm_event().unwrap();
+        match event.take_id() {
+            Some(id) => {
+                let qpn = Qpn::new(ids.len() as u32 + 2);
+                id.accept(&ConnParam { qpn, ..ConnParam::default() }).unwrap();
+                ids.push(id);
+            }
+            None => established += 1,
+        }
+    }
+    drop(ids);
+    irdma::cm::part(Duration::from_secs(10));
+    std::process::exit(0);
+}
+
+/// More is to be said than the peers' buffers are known to hold.
+#[test]
+fn whoever_leaves_a_crowd_tells_everybody() {
+    let mut peer = Peer::start_silent("leaver");
+    let addr = addr_of(&mut peer);
+    let ids: Vec<_> = (0..CROWD).map(|_| resolved(QpType::Rc, addr)).collect();
+    for (qpn, (channel, id)) in (2..).zip(&ids) {
+        id.connect(&ConnParam { qpn: Qpn::new(qpn), ..ConnParam::default() }).unwrap();
+        expect(channel, EventKind::ConnectResponse);
+        id.establish().unwrap();
+    }
+    for (channel, _) in &ids {
+        expect(channel, EventKind::Disconnected);
+    }
     peer.finish();
 }
 

@@ -59,13 +59,14 @@ pub fn close(channel: &Object<EventChannel>) {
 
 /// At exit: tells every peer.
 extern "C" fn part() {
-    let none = LIVE.try_lock().is_ok_and(|live| live.is_empty());
-    if none || OWNER.load(Ordering::Relaxed) != process::id() {
+    if OWNER.load(Ordering::Relaxed) != process::id() {
         return;
     }
     let (done, wait) = mpsc::channel();
     let parting = move || {
         live().values().for_each(|id| id.handle.abandon());
+        // Those that the program ended may have something to say, too.
+        irdma::cm::part(PARTING);
         // Nobody waits any more when the time has passed.
         let _ = done.send(());
     };

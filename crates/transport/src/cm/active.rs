@@ -66,7 +66,7 @@ impl Cm {
         let reason = reason::STALE_CONNECTION;
         let conn = self.table.get_mut(id).ok_or(DropReason::Stale)?;
         let message = rej((id.0, conn.remote_id), About::Rep, reason, &[]);
-        self.enter_with(cx, id, State::Closed, header.transaction_id, &message);
+        self.enter_answering(cx, id, State::Closed, header.transaction_id, &message);
         tell(cx, id, CmEventKind::Rejected { reason, private_data: vec![0; REJ_PRIVATE_LEN] });
         Ok(())
     }

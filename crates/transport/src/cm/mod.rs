@@ -46,15 +46,16 @@ const MAX_ANSWERS: usize = 1024;
 pub(crate) struct Cm {
     table: Table,
     psn: Psn,
-    outbox: VecDeque<Outgoing>,
+    /// What peers' messages call for. It waits for no room at the receiver, and for nothing else
+    /// that does: it comes as fast as the peer asks, and it is the peer that was clocked.
+    answers: VecDeque<Outgoing>,
+    /// What this side begins: it waits for room at the receiver.
+    requests: VecDeque<Outgoing>,
 }
 
 struct Outgoing {
     path: AddressVector,
     mad: Mad,
-    /// Whether it waits for room at the receiver. Answers come as fast as the peer asks, and it is
-    /// the peer that was clocked.
-    is_clocked: bool,
 }
 
 impl Cm {
@@ -62,7 +63,8 @@ impl Cm {
         Cm {
             table: Table::new(slot, rng.next_u64()),
             psn: Psn::new(rng.next_u64() as u32),
-            outbox: VecDeque::new(),
+            answers: VecDeque::new(),
+            requests: VecDeque::new(),
         }
     }
 
@@ -70,13 +72,21 @@ impl Cm {
         self.table.len()
     }
 
+    /// Whether messages wait to be sent.
+    pub(crate) fn has_outgoing(&self) -> bool {
+        !self.answers.is_empty() || !self.requests.is_empty()
+    }
+
     /// Adds the next message to the batch, which it has for itself: a receiver's kernel steers a
     /// merged batch by its first message.
     pub(crate) fn fill(&mut self, cx: &mut Cx, batch: &mut Batch<'_>) -> Fill {
-        while let Some(Outgoing { path, mad, is_clocked }) = self.outbox.front() {
+        loop {
+            let is_answer = !self.answers.is_empty();
+            let queue = if is_answer { &mut self.answers } else { &mut self.requests };
+            let Some(Outgoing { path, mad }) = queue.front() else { return Fill::Idle };
             let Ok(route) = cx.locals.route(path, Qpn::GSI) else {
                 // The address is gone: what matters is repeated, in vain.
-                self.outbox.pop_front();
+                queue.pop_front();
                 continue;
             };
             let headers = headers(self.psn);
@@ -84,7 +94,7 @@ impl Cm {
             if !batch.is_empty() || !batch.has_room(size, &route) {
                 return Fill::Full;
             }
-            if *is_clocked && !reserve(cx, &route, size) {
+            if !is_answer && !reserve(cx, &route, size) {
                 return Fill::Idle;
             }
             let filled = batch.push(&route, &headers, mad.len(), |out| {
@@ -94,23 +104,26 @@ impl Cm {
             debug_assert!(filled.is_ok());
             batch.close();
             self.psn = self.psn.add(1);
-            self.outbox.pop_front();
+            queue.pop_front();
         }
-        Fill::Idle
     }
 
     fn send(&mut self, cx: &mut Cx, path: AddressVector, mad: Mad) {
-        self.outbox.push_back(Outgoing { path, mad, is_clocked: true });
+        self.requests.push_back(Outgoing { path, mad });
+        cx.ready.push(INDEX);
+    }
+
+    fn reply(&mut self, cx: &mut Cx, path: AddressVector, mad: Mad) {
+        self.answers.push_back(Outgoing { path, mad });
         cx.ready.push(INDEX);
     }
 
     /// Sends what a peer's message calls for, unless peers call for too much.
     fn answer(&mut self, cx: &mut Cx, path: AddressVector, mad: Mad) -> Result<(), DropReason> {
-        if self.outbox.len() >= MAX_ANSWERS {
+        if self.answers.len() >= MAX_ANSWERS {
             return Err(DropReason::Backlog);
         }
-        self.outbox.push_back(Outgoing { path, mad, is_clocked: false });
-        cx.ready.push(INDEX);
+        self.reply(cx, path, mad);
         Ok(())
     }
 
@@ -132,13 +145,40 @@ impl Cm {
         transaction: u64,
         message: &CmMessage,
     ) {
+        if let Some((path, mad)) = self.enter_keeping(id, state, transaction, message) {
+            self.send(cx, path, mad);
+        }
+    }
+
+    /// As [`Cm::enter_with`], with the last answer that the peer waits for: nothing repeats it
+    /// unless the peer does, and the program may exit next.
+    fn enter_answering(
+        &mut self,
+        cx: &mut Cx,
+        id: CommId,
+        state: State,
+        transaction: u64,
+        message: &CmMessage,
+    ) {
+        if let Some((path, mad)) = self.enter_keeping(id, state, transaction, message) {
+            self.reply(cx, path, mad);
+        }
+    }
+
+    fn enter_keeping(
+        &mut self,
+        id: CommId,
+        state: State,
+        transaction: u64,
+        message: &CmMessage,
+    ) -> Option<(AddressVector, Mad)> {
         let mad: Mad = Box::new(message.emit(transaction));
-        let Some(conn) = self.table.get_mut(id) else { return };
+        let conn = self.table.get_mut(id)?;
         conn.last = Some(mad.clone());
         conn.deadline = None;
         let path = conn.path;
         self.table.enter(id, state);
-        self.send(cx, path, mad);
+        Some((path, mad))
     }
 
     /// As [`Cm::enter_with`], and the message is repeated until the state is left.

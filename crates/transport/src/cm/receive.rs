@@ -162,7 +162,7 @@ impl Cm {
             State::DreqSent => {
                 let message = drep(dreq.remote_id, dreq.local_id, &[]);
                 let transaction = header.transaction_id;
-                self.enter_with(cx, id, State::Timewait, transaction, &message);
+                self.enter_answering(cx, id, State::Timewait, transaction, &message);
                 self.enter_timewait(cx, id);
                 tell(cx, id, CmEventKind::Disconnected { answered: true });
                 Ok(())

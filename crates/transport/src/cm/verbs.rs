@@ -117,7 +117,7 @@ impl Endpoint {
             return wrong_state("cm_establish", id, conn.state);
         }
         let message = messages::rtu(conn);
-        cm.enter_with(cx, id, State::Established, own_transaction(id), &message);
+        cm.enter_answering(cx, id, State::Established, own_transaction(id), &message);
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl Cm {
         let about = if conn.state == State::RepRcvd { About::Rep } else { About::Req };
         let message = messages::rej((id.0, conn.remote_id), about, reason, private_data);
         let transaction = conn.transaction_id;
-        self.enter_with(cx, id, State::Closed, transaction, &message);
+        self.enter_answering(cx, id, State::Closed, transaction, &message);
     }
 
     /// Answers a request to disconnect.
@@ -243,7 +243,7 @@ impl Cm {
         let Some(conn) = self.table.get_mut(id) else { return };
         let message = messages::drep(id.0, conn.remote_id, private_data);
         let transaction = conn.transaction_id;
-        self.enter_with(cx, id, State::Timewait, transaction, &message);
+        self.enter_answering(cx, id, State::Timewait, transaction, &message);
         self.enter_timewait(cx, id);
     }
 
@@ -251,7 +251,7 @@ impl Cm {
         let Some(conn) = self.table.get_mut(id) else { return };
         let message = messages::sidr_rep(conn.remote_id, conn.service, reply);
         let transaction = conn.transaction_id;
-        self.enter_with(cx, id, State::Closed, transaction, &message);
+        self.enter_answering(cx, id, State::Closed, transaction, &message);
     }
 
     fn destroy(&mut self, cx: &mut Cx, id: CommId) {

@@ -106,3 +106,15 @@ pub use id::Id;
 pub use irdma_wire::cm::PortSpace;
 pub use param::{ConnInfo, ConnParam, MAX_RESOURCES, Path, UD_QKEY, UdInfo};
 pub(crate) use table::Table;
+
+use std::time::Duration;
+
+use crate::process::Process;
+
+/// Sends what peers are still to be told about connections that ended, for at most `patience`: to
+/// be called before the process exits. Does nothing in a forked child.
+pub fn part(patience: Duration) {
+    if let Some(engine) = Process::current().engine().filter(|engine| engine.check_fork().is_ok()) {
+        engine.part(patience);
+    }
+}

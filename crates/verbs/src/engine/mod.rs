@@ -34,6 +34,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 use irdma_mem::MemTable;
 use irdma_net::clock;
@@ -54,6 +56,9 @@ use crate::system::system_error;
 use capture::Tap;
 use domains::Domains;
 use targets::Targets;
+
+/// How often it is looked whether peers have been told.
+const PARTING_STEP: Duration = Duration::from_millis(1);
 
 /// Whose a lane is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +185,16 @@ impl Engine {
     pub(crate) fn start_background(&self) {
         if let Ok(lane) = self.lane() {
             lane.start_background();
+        }
+    }
+
+    /// Sends what peers are still to be told about connections, for at most `patience`.
+    pub(crate) fn part(&self, patience: Duration) {
+        let Some(lane) = self.lane.get() else { return };
+        let until_ns = clock::monotonic_ns() + patience.as_nanos() as u64;
+        // The background thread receives what makes room at the peers.
+        while lane.lock().endpoint.cm_has_outgoing() && clock::monotonic_ns() < until_ns {
+            thread::sleep(PARTING_STEP);
         }
     }
 
