@@ -266,6 +266,10 @@ impl Endpoint {
             Ok(packet) => packet,
             Err(_) => return self.drop_packet(DropReason::Malformed),
         };
+        let is_intact = || {
+            let flow = FlowKey { src: meta.src, dst: meta.dst, src_port: meta.src_port };
+            verify(&flow, meta.index, bytes) != Verdict::Bad
+        };
         let dest = packet.headers.bth.dest_qpn;
         if self.is_foreign(dest) && !meta.dst.is_multicast() {
             return Disposition::Foreign(dest.slot());
@@ -275,11 +279,11 @@ impl Endpoint {
             && !meta.dst.is_multicast()
             && let Some(elsewhere) = self.cm.steer(meta, &packet)
         {
-            return elsewhere;
+            // Finding the process that listens costs far more than this.
+            return if is_intact() { elsewhere } else { self.drop_packet(DropReason::Icrc) };
         }
         self.cx.stats.count_in(meta.dst, bytes.len());
-        let flow = FlowKey { src: meta.src, dst: meta.dst, src_port: meta.src_port };
-        if verify(&flow, meta.index, bytes) == Verdict::Bad {
+        if !is_intact() {
             return self.drop_packet(DropReason::Icrc);
         }
         if packet.headers.bth.pkey & 0x7fff != 0x7fff {

@@ -1,7 +1,8 @@
 //! Datagrams to QP1 that another process is to have.
 
 use irdma_sim::cm_script::{CmScript, SERVICE, req, req_fields, sidr_req};
-use irdma_transport::Disposition;
+use irdma_transport::{Disposition, DropReason};
+use irdma_wire::FlowKey;
 use irdma_wire::cm::{About, CmMessage, Req, ServiceId};
 
 /// Slot 5, and something in it.
@@ -50,6 +51,18 @@ fn a_request_is_for_who_listens_or_knows_it() {
     assert_eq!(t.deliver(&req()), Disposition::Done, "it is known");
     let unknown = CmMessage::Req(Req { local_id: 3, ..req_fields() });
     assert_eq!(t.deliver(&unknown), Disposition::Unclaimed(SERVICE));
+}
+
+/// Nobody is looked for in the name of a peer that did not send this.
+#[test]
+fn a_damaged_request_is_dropped_at_once() {
+    let mut t = CmScript::connecting();
+    let meta = t.meta();
+    let flow = FlowKey { src: meta.src, dst: meta.dst, src_port: meta.src_port };
+    let mut bytes = irdma_sim::cm_script::packet(&req()).emit(&flow, meta.index);
+    bytes[100] ^= 1;
+    let disposition = t.node.endpoint.handle_datagram(t.now, &meta, &bytes);
+    assert_eq!((disposition, t.drops(DropReason::Icrc)), (Disposition::Done, 1));
 }
 
 /// The slot's owner is gone.

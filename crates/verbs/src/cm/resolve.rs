@@ -29,7 +29,12 @@ impl Id {
     pub(super) fn try_bind(&self, addr: SocketAddr) -> Result<()> {
         self.engine().check_fork()?;
         self.bind(&mut self.inner.state(), addr)?;
-        self.watch_port()?;
+        if let Err(error) = self.watch_port() {
+            let state = &mut *self.inner.state();
+            (state.local, state.bound, state.device) = (None, None, None);
+            state.phase = Phase::Idle;
+            return Err(error);
+        }
         // Programs tell their peers the port before they listen, and then it must not take long.
         // What cannot be opened now is refused when it is needed.
         let _ = self.lane().map(|lane| self.open_local(&lane, addr.ip()));

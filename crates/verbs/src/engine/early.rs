@@ -11,7 +11,7 @@ use irdma_transport::{Instant, Meta};
 const RETRY_NS: u64 = 10_000_000;
 const GIVE_UP_NS: u64 = 50_000_000;
 /// More of them are refused at once.
-const MAX_REQUESTS: usize = 256;
+const MAX_REQUESTS: usize = 64;
 
 /// A request that waits for its listener.
 #[derive(Debug)]
