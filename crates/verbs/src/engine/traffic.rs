@@ -272,9 +272,15 @@ impl Traffic {
             });
         }
         if let Some(faults) = &mut self.recv_faults {
-            faults.release_due(now, &mut |meta, datagram| {
-                let disposition = endpoint.handle_datagram(now, &meta, datagram);
-                if let Disposition::Unclaimed(service) = disposition {
+            faults.release_due(now, &mut |meta, datagram| match endpoint
+                .handle_datagram(now, &meta, datagram)
+            {
+                Disposition::Done => {}
+                Disposition::Foreign(to) => {
+                    let batch = batch_of(&meta, datagram.len());
+                    self.exit.relay(now, slot, Taker::Slot(to), batch, datagram);
+                }
+                Disposition::Unclaimed(service) => {
                     let request = Request::new(now, meta, datagram, false);
                     self.exit.pass_on(now, slot, endpoint, request, service);
                 }
@@ -395,14 +401,11 @@ impl Exit {
         request: Request,
         service: ServiceId,
     ) {
-        let Meta { src, src_port, dst, tos, ttl, .. } = request.meta;
-        let len = request.datagram.len();
-        let src = SocketAddr::new(src, src_port);
-        let batch = RecvMeta { len, stride: len, src, dst, tos, ttl, drops: 0 };
+        let batch = batch_of(&request.meta, request.datagram.len());
         // One of the names may be this process's own, bound without listening.
         let elsewhere = service.to_rdma_ip().filter(|_| !request.relayed);
         let taken = elsewhere.is_some_and(|(space, port)| {
-            let mut names = PortName::towards(space as u16, port, dst).into_iter();
+            let mut names = PortName::towards(space as u16, port, batch.dst).into_iter();
             names.any(|name| self.relay(now, slot, Taker::Port(name), batch, &request.datagram))
         });
         if !taken && let Some(request) = self.early.push(now, request) {
@@ -497,6 +500,13 @@ impl Entrance<'_> {
             self.endpoint.handle_unclaimed(self.now, &meta, datagram);
         }
     }
+}
+
+/// A batch of one datagram.
+fn batch_of(meta: &Meta, len: usize) -> RecvMeta {
+    let &Meta { src, src_port, dst, tos, ttl, .. } = meta;
+    let src = SocketAddr::new(src, src_port);
+    RecvMeta { len, stride: len, src, dst, tos, ttl, drops: 0 }
 }
 
 fn datagram_meta(meta: &RecvMeta, index: usize, ifindex: u32) -> Meta {
