@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 
-use irdma::{AddressVector, AhAttr, Device, Gid};
+use irdma::{AddressVector, AhAttr, Device, Gid, PORT};
 
 use crate::boundary::{End, Ends, Errno, In, Object, Out, Shape, refuse};
 use crate::context::Context;
@@ -60,16 +60,15 @@ pub fn vector(device: &Device, attr: &ibv_ah_attr) -> Result<AhAttr, Errno> {
 
 /// `attr` of an address vector that is in use.
 pub fn attr_of(av: &AddressVector) -> ibv_ah_attr {
-    let mut attr = ibv_ah_attr::zeroed();
-    attr.grh.dgid = ibv_gid { raw: av.dgid.0 };
-    attr.grh.flow_label = av.flow_label;
-    attr.grh.sgid_index = av.sgid_index;
-    attr.grh.hop_limit = av.hop_limit;
-    attr.grh.traffic_class = av.traffic_class;
-    attr.sl = av.sl;
-    attr.is_global = u8::from(av.dgid != Gid::default());
-    attr.port_num = 1;
-    attr
+    attr_of_handle(&AhAttr {
+        dgid: av.dgid,
+        sgid_index: av.sgid_index,
+        flow_label: av.flow_label,
+        hop_limit: av.hop_limit,
+        traffic_class: av.traffic_class,
+        sl: av.sl,
+        port: PORT,
+    })
 }
 
 /// `attr` of what an address handle can be made from.
