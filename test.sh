@@ -17,7 +17,8 @@ mode=${1:-full}
 case $mode in full | quick | soak) ;; *) sed -n '2,14p' "$0"; exit 2 ;; esac
 
 export IRDMA_SHARED=${IRDMA_SHARED:-$(cd .. && pwd)/shared}
-export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
+# What a failed test says is worth more lines than where in the runner it says so.
+export CARGO_TERM_COLOR=never RUST_BACKTRACE=0
 logs=target/test-logs
 skips=$PWD/$logs/skips
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -113,8 +114,9 @@ step() {
     [ $status -eq 0 ] && return
     [ $status -eq 124 ] && echo "        the limit of $limit s passed"
     echo "        FAILED: see $log"
-    { grep -E '^test .* FAILED$|^error' "$log" | sort -u | head -20; tail -25 "$log"; } |
-        sed 's/^/        | /'
+    { grep -E '^test .* FAILED$|^error' "$log" | sort -u | head -20
+      grep -A 15 "^thread '.* panicked at" "$log" | head -80
+      tail -10 "$log"; } | sed 's/^/        | /'
 }
 
 checks() {

@@ -2,7 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::boundary::{Errno, Object, Owned, Shape};
 use crate::device::Device;
@@ -10,6 +10,7 @@ use crate::exported;
 use crate::import::{self, Directory};
 use crate::ops;
 use crate::types::{VERBS_ABI_IS_EXTENDED, ibv_context, verbs_context};
+use crate::waited::{Place, Table, Waits};
 
 /// An open device.
 pub struct Context {
@@ -17,6 +18,14 @@ pub struct Context {
     pub handle: Arc<irdma::Context>,
     pub directory: Arc<Directory>,
     _command_fd: OwnedFd,
+    place: OnceLock<Place<irdma::AsyncEvents>>,
+}
+
+static CONTEXTS: Table<irdma::AsyncEvents> = Table::new();
+
+impl Waits for Context {
+    type Events = irdma::AsyncEvents;
+    const TABLE: &'static Table<irdma::AsyncEvents> = &CONTEXTS;
 }
 
 // SAFETY: `verbs_context` ends with its `ibv_context`.
@@ -68,7 +77,10 @@ pub fn make(
     c.context.async_fd = handle.async_fd();
     c.context.num_comp_vectors = 1;
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
-    Object::new(c, Context { handle, directory, _command_fd: command_fd })
+    let own = Context { handle, directory, _command_fd: command_fd, place: OnceLock::new() };
+    let context = Object::new(c, own);
+    context.place.get_or_init(|| CONTEXTS.enter(&context, context.handle.async_events()));
+    context
 }
 
 /// `ibv_close_device(3)`: what still stands on the device answers EINVAL from now on, unless an

@@ -3,12 +3,12 @@
 use std::ffi::{c_int, c_void};
 use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
 
 use irdma::{CqInitAttr, Overrun};
 
 use crate::boundary::{
-    Bits, End, Ends, Errno, InOut, Kept, NOT_YET, Object, Out, PATIENCE, Shape, arg, refuse,
-    set_field,
+    Bits, End, Ends, Errno, InOut, Kept, Object, Out, PATIENCE, Shape, arg, refuse, set_field,
 };
 use crate::context::Context;
 use crate::handle;
@@ -21,10 +21,19 @@ use crate::types::{
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_EX_WITH_TM_INFO, ibv_comp_channel,
     ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
 };
+use crate::waited::{Next, Place, Source, Table, Waits};
 
 /// A completion event channel.
 pub struct CompChannel {
     handle: ManuallyDrop<irdma::CompChannel>,
+    place: OnceLock<Place<irdma::CompEvents>>,
+}
+
+static CHANNELS: Table<irdma::CompEvents> = Table::new();
+
+impl Waits for CompChannel {
+    type Events = irdma::CompEvents;
+    const TABLE: &'static Table<irdma::CompEvents> = &CHANNELS;
 }
 
 // SAFETY: the program's pointers point to all of it.
@@ -47,7 +56,9 @@ pub fn create_channel(context: &Object<Context>) -> Result<Box<Object<CompChanne
     let handle = ManuallyDrop::new(context.handle.create_comp_channel()?);
     let fd = handle.as_raw_fd();
     let c = ibv_comp_channel { context: context.as_seen(), fd, refcnt: 0 };
-    Ok(Object::new(c, CompChannel { handle }))
+    let channel = Object::new(c, CompChannel { handle, place: OnceLock::new() });
+    channel.place.get_or_init(|| CHANNELS.enter(&channel, channel.handle.events()));
+    Ok(channel)
 }
 
 /// A completion queue.
@@ -192,11 +203,15 @@ fn make(
 
 /// `ibv_get_cq_event(3)`, for a while.
 pub fn get_event(
-    channel: &Object<CompChannel>,
+    channel: Source<CompChannel>,
     cq: Out<'_, *mut ibv_cq>,
     cq_context: Out<'_, *mut c_void>,
 ) -> Result<c_int, Errno> {
-    let Some(event) = channel.handle.get_cq_event_within(PATIENCE)? else { return Ok(NOT_YET) };
+    let event = channel.next(|events| events.get_cq_event_within(PATIENCE))?;
+    let event = match event {
+        Next::Event(event) => event,
+        Next::None(later) => return Ok(later),
+    };
     // SAFETY: the queue's destruction waits until the event is acknowledged.
     let object = unsafe { Kept::<Cq>::from_cookie(event.into_unacked()) };
     cq.write(object.as_seen());

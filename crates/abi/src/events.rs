@@ -16,10 +16,15 @@ use crate::types::{
     IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED,
     ibv_async_event, ibv_async_event_element, ibv_cq, ibv_qp, ibv_srq,
 };
+use crate::waited::{Next, Source};
 
 /// `ibv_get_async_event(3)`, for a while.
-pub fn get(context: &Object<Context>, out: Out<'_, ibv_async_event>) -> Result<c_int, Errno> {
-    let Some(event) = context.handle.get_async_event_within(PATIENCE)? else { return Ok(NOT_YET) };
+pub fn get(context: Source<Context>, out: Out<'_, ibv_async_event>) -> Result<c_int, Errno> {
+    let event = context.next(|events| events.get_async_event_within(PATIENCE))?;
+    let event = match event {
+        Next::Event(event) => event,
+        Next::None(later) => return Ok(later),
+    };
     if event.source() == AsyncSource::Qp(0) {
         // Of a queue pair of an XRC domain whose maker has let go of it; dropped, it is
         // acknowledged.

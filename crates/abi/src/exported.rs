@@ -27,6 +27,7 @@ use crate::types::{
     ibv_sge, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_td_init_attr,
     ibv_values_ex, ibv_wc, ibv_xrcd_init_attr,
 };
+use crate::waited::Source;
 use crate::xrc::Xrcd;
 use crate::{
     ah, context, cq, device, dm, events, fork, import, mr, mw, pd, qp, query, rate, srq, sysfs, td,
@@ -129,7 +130,7 @@ export! {
     ibv_create_comp_channel(context: &Object<Context>) -> Made<CompChannel> = cq::create_channel;
     ibv_destroy_comp_channel(channel: Owned<CompChannel>) -> Status = Owned::end;
     get_cq_event(
-        channel: &Object<CompChannel>, cq: Out<'_, *mut ibv_cq>, cq_context: Out<'_, *mut c_void>,
+        channel: Source<CompChannel>, cq: Out<'_, *mut ibv_cq>, cq_context: Out<'_, *mut c_void>,
     ) -> Count = cq::get_event;
     ibv_ack_cq_events(cq: &Object<Cq>, nevents: u32) -> Ended = cq::ack_events;
 
@@ -185,7 +186,7 @@ export! {
     ) -> Status = ah::resolve_eth_l2;
     ibv_destroy_ah(ah: Owned<Ah>) -> Status = Owned::end;
 
-    get_async_event(context: &Object<Context>, event: Out<'_, ibv_async_event>) -> Count
+    get_async_event(context: Source<Context>, event: Out<'_, ibv_async_event>) -> Count
         = events::get;
     ibv_ack_async_event(event: In<ibv_async_event>) -> Ended = events::ack;
 }

@@ -34,6 +34,7 @@ mod td;
 mod text;
 mod turn;
 mod types;
+mod waited;
 mod work;
 mod wr;
 mod xrc;

@@ -39,6 +39,8 @@ pub enum ErrorKind {
     TooManyFiles,
     /// EFAULT: memory that is not there, or cannot be written.
     Fault,
+    /// EBADF: the events that a thread waits for will never come, their object is destroyed.
+    Destroyed,
 }
 
 impl ErrorKind {
@@ -62,6 +64,7 @@ impl ErrorKind {
             ErrorKind::NoData => 61,
             ErrorKind::TooManyFiles => 24,
             ErrorKind::Fault => 14,
+            ErrorKind::Destroyed => 9,
         }
     }
 }

@@ -30,14 +30,35 @@ pub(crate) struct EventQueue<E> {
 #[derive(Debug)]
 struct Events<E> {
     queue: VecDeque<E>,
-    /// No more will come: the descriptor stays readable, so that nobody waits.
-    closed: bool,
+    /// Why no more will come: the descriptor stays readable, so that nobody waits.
+    closed: Option<Closed>,
+}
+
+/// Why a queue gets no more events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// The device is gone: EIO.
+    Removed,
+    /// The object that had the events is destroyed: EBADF.
+    Destroyed,
+}
+
+impl From<Closed> for VerbsError {
+    fn from(closed: Closed) -> VerbsError {
+        match closed {
+            Closed::Removed => removed(),
+            Closed::Destroyed => {
+                let cause = "the object was destroyed while a thread waited for its events";
+                VerbsError::new(ErrorKind::Destroyed, cause)
+            }
+        }
+    }
 }
 
 impl<E> EventQueue<E> {
     pub(crate) fn new() -> Result<Self> {
         let fd = EventFd::channel().map_err(|error| system_error("event channel", &error))?;
-        let events = Events { queue: VecDeque::new(), closed: false };
+        let events = Events { queue: VecDeque::new(), closed: None };
         Ok(EventQueue { fd, events: Mutex::new(events) })
     }
 
@@ -75,16 +96,16 @@ impl<E> EventQueue<E> {
         taken.into()
     }
 
-    /// Wakes all who wait, now and later: after the events that wait there is EIO.
-    pub(crate) fn close(&self) {
+    /// Wakes all who wait, now and later: after the events that wait there is the error.
+    pub(crate) fn close(&self, why: Closed) {
         let mut events = self.lock();
-        if !std::mem::replace(&mut events.closed, true) {
+        if events.closed.replace(why).is_none() {
             self.fd.signal();
         }
     }
 
     /// Takes the oldest event, waiting for one as the descriptor's own mode says: EAGAIN with
-    /// `O_NONBLOCK`, EINTR as `read(2)`, EIO once the device is gone. A waiting caller runs the
+    /// `O_NONBLOCK`, EINTR as `read(2)`, the error of a closed queue. A waiting caller runs the
     /// protocol meanwhile, in the lanes that feed the queue; `None` when it has done so for
     /// `patience`.
     pub(crate) fn get<T>(
@@ -101,8 +122,8 @@ impl<E> EventQueue<E> {
             if let Some(taken) = self.try_pop(&take) {
                 return Ok(Some(taken));
             }
-            if self.lock().closed {
-                return Err(removed());
+            if let Some(why) = self.lock().closed {
+                return Err(why.into());
             }
             if self.is_nonblocking() {
                 feeders.each(engine, |lane| lane.progress());
@@ -117,7 +138,7 @@ impl<E> EventQueue<E> {
 
     fn is_readable(&self) -> bool {
         let events = self.lock();
-        events.closed || !events.queue.is_empty()
+        events.closed.is_some() || !events.queue.is_empty()
     }
 
     fn is_nonblocking(&self) -> bool {
@@ -198,18 +219,40 @@ impl CompChannel {
 
     /// As [`CompChannel::get_cq_event`]; `None` after `patience`.
     pub fn get_cq_event_within(&self, patience: Duration) -> Result<Option<CqEvent>> {
+        self.events().get_cq_event_within(patience)
+    }
+
+    /// The events alone, for a thread that may wait for them longer than the channel lives.
+    pub fn events(&self) -> CompEvents {
+        CompEvents(Arc::clone(&self.0))
+    }
+
+    /// Destroys the channel. EBUSY while completion queues use it.
+    pub fn destroy_comp_channel(self) -> std::result::Result<(), Refused<Self>> {
+        let ended = self.0.life.end(CompChannelInner::WHAT).logged("destroy_comp_channel");
+        match ended {
+            Ok(()) => {
+                self.0.queue.close(Closed::Destroyed);
+                Ok(())
+            }
+            Err(error) => Err(Refused { handle: self, error }),
+        }
+    }
+}
+
+/// The events of a [`CompChannel`].
+#[derive(Clone, Debug)]
+pub struct CompEvents(Arc<CompChannelInner>);
+
+impl CompEvents {
+    /// As [`CompChannel::get_cq_event_within`]; EBADF once the channel is destroyed.
+    pub fn get_cq_event_within(&self, patience: Duration) -> Result<Option<CqEvent>> {
         let engine = &self.0.context.engine;
         self.0.queue.get(engine, &self.0.feeders, patience, |cq| {
             let cq = cq.upgrade().filter(|cq| cq.is_alive())?;
             cq.unacked_comp.add();
             Some(CqEvent { cookie: cq.cookie(), cq: Some(cq) })
         })
-    }
-
-    /// Destroys the channel. EBUSY while completion queues use it.
-    pub fn destroy_comp_channel(self) -> std::result::Result<(), Refused<Self>> {
-        let ended = self.0.life.end(CompChannelInner::WHAT).logged("destroy_comp_channel");
-        ended.map_err(|error| Refused { handle: self, error })
     }
 }
 
@@ -392,8 +435,8 @@ mod tests {
     fn a_closed_queue_hands_out_what_it_has_and_stays_readable() {
         let queue = EventQueue::new().unwrap();
         queue.push(1);
-        queue.close();
-        queue.close();
+        queue.close(Closed::Removed);
+        queue.close(Closed::Destroyed);
         assert_eq!(queue.try_pop(Some), Some(1));
         assert!(readable(&queue) && queue.is_readable());
         assert_eq!(queue.try_pop(Some), None);

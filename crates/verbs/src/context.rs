@@ -12,7 +12,7 @@ use irdma_transport::{EventKind, Result};
 use irdma_wire::{Gid, Qpn};
 
 use crate::channel::{
-    AsyncEvent, CompChannel, CompChannelInner, EventQueue, Target, Waiting, removed,
+    AsyncEvent, Closed, CompChannel, CompChannelInner, EventQueue, Target, Waiting, removed,
 };
 use crate::device::{Device, DeviceAttr};
 use crate::engine::{Engine, Feeders};
@@ -223,14 +223,30 @@ impl Context {
 
     /// As [`Context::get_async_event`]; `None` after `patience`.
     pub fn get_async_event_within(&self, patience: Duration) -> Result<Option<AsyncEvent>> {
-        let engine = &self.0.engine;
-        engine.start_background();
-        self.0.events.get(engine, &Feeders::new(), patience, Waiting::deliver)
+        self.async_events().get_async_event_within(patience)
+    }
+
+    /// The events alone, for a thread that may wait for them longer than the context is open.
+    pub fn async_events(&self) -> AsyncEvents {
+        AsyncEvents(Arc::clone(&self.0))
     }
 
     fn usable(&self) -> Result<&Arc<ContextInner>> {
         self.0.check()?;
         Ok(&self.0)
+    }
+}
+
+/// The asynchronous events of a [`Context`].
+#[derive(Clone, Debug)]
+pub struct AsyncEvents(Arc<ContextInner>);
+
+impl AsyncEvents {
+    /// As [`Context::get_async_event_within`]; EBADF once the context is closed.
+    pub fn get_async_event_within(&self, patience: Duration) -> Result<Option<AsyncEvent>> {
+        let engine = &self.0.engine;
+        engine.start_background();
+        self.0.events.get(engine, &Feeders::new(), patience, Waiting::deliver)
     }
 }
 
@@ -347,8 +363,8 @@ impl ContextInner {
         qps.iter().for_each(|qp| qp.flush());
         mws.iter().for_each(|mw| mw.cut());
         mrs.iter().for_each(|mr| mr.cut());
-        channels.iter().for_each(|channel| channel.queue.close());
-        self.events.close();
+        channels.iter().for_each(|channel| channel.queue.close(Closed::Removed));
+        self.events.close(Closed::Removed);
     }
 
     /// Ends everything that is still there: nothing of this context is reachable from the network
@@ -361,6 +377,7 @@ impl ContextInner {
         qps.iter().for_each(|qp| qp.cut());
         mws.iter().for_each(|mw| mw.cut());
         mrs.iter().for_each(|mr| mr.cut());
+        self.events.close(Closed::Destroyed);
         Process::current().close_engine(&self.engine);
     }
 

@@ -119,9 +119,9 @@ mod stats;
 mod system;
 mod write;
 
-pub use channel::{AsyncEvent, AsyncSource, CompChannel, CqEvent, Refused};
+pub use channel::{AsyncEvent, AsyncSource, CompChannel, CompEvents, CqEvent, Refused};
 pub use config::{Config, ConfigError, KNOBS, Knob};
-pub use context::Context;
+pub use context::{AsyncEvents, Context};
 pub use device::{Device, DeviceAttr};
 pub use faults::{FaultSpec, Side};
 pub use handles::{

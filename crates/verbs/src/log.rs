@@ -82,6 +82,7 @@ fn errno_name(kind: ErrorKind) -> &'static str {
         ErrorKind::NoData => "ENODATA",
         ErrorKind::TooManyFiles => "EMFILE",
         ErrorKind::Fault => "EFAULT",
+        ErrorKind::Destroyed => "EBADF",
     }
 }
 

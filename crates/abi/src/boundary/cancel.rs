@@ -12,6 +12,9 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 /// What a function says that has waited for [`PATIENCE`] in vain.
 pub const NOT_YET: c_int = 1;
 
+/// What a function says whose object is gone.
+pub const NEVER: c_int = 2;
+
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
 unsafe extern "C" {
@@ -42,23 +45,34 @@ impl Drop for Uncancelled {
     }
 }
 
-/// Calls `wait` until it has an answer; between two calls the thread can be cancelled. Nothing in
-/// the calling frames may need to be dropped, for cancellation unwinds through them.
+/// Calls `wait` until it has an answer; between two calls the thread can be cancelled. One that is
+/// told [`NEVER`] sleeps until then, as it would in `read(2)` of a descriptor that another thread
+/// has closed. Nothing in the calling frames may need to be dropped, for cancellation unwinds
+/// through them.
 macro_rules! cancellation_point {
     ($($name:ident($($arg:ident: $ty:ty),*) = $wait:path;)*) => { $(
         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> std::ffi::c_int {
             loop {
                 // SAFETY: our caller makes the same promise.
                 let answer = unsafe { $wait($($arg),*) };
-                if answer != $crate::boundary::NOT_YET {
-                    return answer;
+                match answer {
+                    $crate::boundary::NOT_YET => $crate::boundary::test_cancel(),
+                    $crate::boundary::NEVER => $crate::boundary::sleep_cancellably(),
+                    _ => return answer,
                 }
-                $crate::boundary::test_cancel();
             }
         }
     )* };
 }
 pub(crate) use cancellation_point;
+
+/// Returns when the calling thread is cancelled, which ends it.
+pub extern "C-unwind" fn sleep_cancellably() -> ! {
+    loop {
+        std::thread::sleep(PATIENCE);
+        test_cancel();
+    }
+}
 
 /// Ends the calling thread if it was cancelled.
 pub extern "C-unwind" fn test_cancel() {

@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use answer::{Answer, Count, Ended, List, Made, Part, Plain, Size, Status, Success, Text};
 pub use args::{Bits, Buffer, FromC, In, InOut, Out, Partial, read_program, write_program};
 pub(crate) use cancel::cancellation_point;
-pub use cancel::{NOT_YET, PATIENCE, Uncancelled, test_cancel};
+pub use cancel::{NEVER, NOT_YET, PATIENCE, Uncancelled, sleep_cancellably, test_cancel};
 pub(crate) use object::set_field;
 pub use object::{End, Ends, Kept, Object, Owned, Shape};
 
@@ -67,7 +67,7 @@ pub unsafe fn arg<T: FromC>(call: &str, name: &str, raw: T::Raw) -> Result<T, Er
 
 #[cold]
 fn refuse_argument(call: &str, name: &str, Errno(code): Errno) -> Errno {
-    refuse(call, code, &format!("{name} is NULL or not aligned"))
+    refuse(call, code, &format!("{name} is NULL, not aligned or unknown"))
 }
 
 /// Runs the function behind `symbol` and lets no panic out. A panic is a bug of this library:

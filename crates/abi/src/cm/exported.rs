@@ -21,6 +21,7 @@ use crate::types::{
     ibv_srq_init_attr_ex, rdma_addrinfo, rdma_cm_event, rdma_cm_id, rdma_conn_param,
     rdma_event_channel,
 };
+use crate::waited::Source;
 
 cancellation_point! {
     rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event)
@@ -30,7 +31,7 @@ cancellation_point! {
 export! {
     rdma_create_event_channel() -> Made<EventChannel> = channel::create;
     rdma_destroy_event_channel(channel: Owned<EventChannel>) -> Ended = channel::destroy;
-    get_cm_event(channel: &Object<EventChannel>, event: Out<'_, *mut rdma_cm_event>) -> Count
+    get_cm_event(channel: Source<EventChannel>, event: Out<'_, *mut rdma_cm_event>) -> Count
         = channel::get_event;
     rdma_ack_cm_event(event: Owned<Event>) -> Success = event::ack;
 

@@ -74,6 +74,18 @@ fn objects_are_what_the_headers_promise() {
     }
 }
 
+/// Threads that wait for events may outlive what they wait for.
+#[test]
+fn who_waits_for_what_is_gone_waits_on() {
+    if !Path::new("/usr/include/rdma/rdma_cma.h").exists() {
+        return crate::skip("no headers (packages libibverbs-dev, librdmacm-dev)");
+    }
+    let names = folder_of_names();
+    let flags = ["-libverbs", "-lrdmacm", "-lpthread"];
+    let program = crate::compile("gone.c", names.path(), &flags);
+    crate::assert_success(&run(&program, &[], names.path()), "gone.c");
+}
+
 /// The profile's refusals are the C interface's, too.
 #[test]
 fn profiles_refuse_what_c_programs_post() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use irdma_transport::Result;
 
 use super::event::{Event, Pending};
-use crate::channel::EventQueue;
+use crate::channel::{Closed, EventQueue};
 use crate::engine::Feeders;
 use crate::log::Logged;
 use crate::process::EngineUse;
@@ -45,6 +45,12 @@ impl EventChannel {
                 return Ok(event);
             }
         }
+    }
+
+    /// Ends the channel and all its clones (`rdma_destroy_event_channel(3)`): whoever waits for an
+    /// event, or comes to, gets EBADF.
+    pub fn destroy_event_channel(self) {
+        self.queue.close(Closed::Destroyed);
     }
 
     /// As [`EventChannel::get_cm_event`]; `None` after `patience`.

@@ -1,0 +1,169 @@
+/* Objects that end while a thread waits for their events, or before one does: where a kernel has
+ * the events, the thread sleeps for ever in read(2), and programs count on it when they end. */
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <unistd.h>
+
+#include "expect.h"
+
+static struct ibv_context *context;
+
+static void *new_channel(void)
+{
+	return ibv_create_comp_channel(context);
+}
+
+static int end_channel(void *channel)
+{
+	return ibv_destroy_comp_channel(channel);
+}
+
+static int wait_channel(void *channel)
+{
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	return ibv_get_cq_event(channel, &cq, &cq_context);
+}
+
+static void *new_context(void)
+{
+	return ibv_open_device(context->device);
+}
+
+static int end_context(void *which)
+{
+	return ibv_close_device(which);
+}
+
+static int wait_context(void *which)
+{
+	struct ibv_async_event event;
+
+	return ibv_get_async_event(which, &event);
+}
+
+static void *new_cm(void)
+{
+	return rdma_create_event_channel();
+}
+
+static int end_cm(void *channel)
+{
+	rdma_destroy_event_channel(channel);
+	return 0;
+}
+
+static int wait_cm(void *channel)
+{
+	struct rdma_cm_event *event;
+
+	return rdma_get_cm_event(channel, &event);
+}
+
+static const struct kind {
+	void *(*make)(void);
+	int (*end)(void *);
+	int (*wait)(void *);
+} kinds[] = {
+	{ new_channel, end_channel, wait_channel },
+	{ new_context, end_context, wait_context },
+	{ new_cm, end_cm, wait_cm },
+};
+
+struct waiter {
+	const struct kind *kind;
+	void *object;
+	pthread_t thread;
+};
+
+static void *wait(void *arg)
+{
+	struct waiter *waiter = arg;
+
+	waiter->kind->wait(waiter->object);
+	return NULL;
+}
+
+static void start(struct waiter *waiter, const struct kind *kind, void *object)
+{
+	*waiter = (struct waiter){ .kind = kind, .object = object };
+	expect(!pthread_create(&waiter->thread, NULL, wait, waiter));
+	usleep(50000);
+}
+
+/* It waited until now. */
+static void cancel(struct waiter *waiter)
+{
+	void *result = NULL;
+
+	expect(!pthread_cancel(waiter->thread) && !pthread_join(waiter->thread, &result));
+	expect(result == PTHREAD_CANCELED);
+}
+
+static void ends(const struct kind *kind)
+{
+	struct waiter in_time, late;
+	void *object = kind->make();
+
+	expect(object);
+	start(&in_time, kind, object);
+	expect(!kind->end(object));
+	start(&late, kind, object);
+	usleep(50000);
+	cancel(&in_time);
+	cancel(&late);
+}
+
+/* What comes after an object, very likely at its address, has its events for itself. */
+static void follows(void)
+{
+	struct waiter waiter;
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct ibv_cq *cq, *which;
+	void *cq_context;
+
+	start(&waiter, &kinds[0], channel);
+	expect(!ibv_destroy_comp_channel(channel));
+	for (int round = 0; round < 20; round++) {
+		struct ibv_pd *pd = ibv_alloc_pd(context);
+		struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE,
+					  .send_flags = IBV_SEND_SIGNALED }, *bad;
+		struct ibv_qp *qp;
+
+		channel = ibv_create_comp_channel(context);
+		cq = ibv_create_cq(context, 8, NULL, channel, 0);
+		expect(pd && channel && cq && !ibv_req_notify_cq(cq, 0));
+		qp = make_qp(pd, cq);
+		connect_qp(qp, qp->qp_num);
+		expect(!ibv_post_send(qp, &wr, &bad));
+		expect(!ibv_get_cq_event(channel, &which, &cq_context) && which == cq);
+		ibv_ack_cq_events(cq, 1);
+		expect(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd));
+		expect(!ibv_destroy_comp_channel(channel));
+	}
+	cancel(&waiter);
+}
+
+/* What never was an object is refused. */
+static void unknown(const struct kind *kind)
+{
+	long nothing[64] = { 0 };
+
+	errno = 0;
+	expect(kind->wait(NULL) == -1 && errno == EINVAL);
+	errno = 0;
+	expect(kind->wait(nothing) == -1 && errno == EINVAL);
+}
+
+int main(void)
+{
+	context = open_loopback();
+	for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+		ends(&kinds[i]);
+		unknown(&kinds[i]);
+	}
+	follows();
+	expect(!ibv_close_device(context));
+	return 0;
+}
