@@ -27,18 +27,22 @@ fn is_bandwidth(tool: &str) -> bool {
     tool.ends_with("_bw")
 }
 
-/// Everything a tool can do with one service, in few iterations.
-fn ways(tool: &str, service: &str) -> Vec<String> {
+/// Everything a tool can do with one service, in few iterations. `all_sizes`: with -a, for which
+/// perftest measures the speed of the processor once a size, five seconds in all.
+fn ways(tool: &str, service: &str, all_sizes: bool) -> Vec<String> {
     let basic = format!("-c {service} -n 200");
     let sized = |size: u32| format!("{basic} -s {size}");
     let mut ways = match (tool, service) {
         ("ib_atomic_bw" | "ib_atomic_lat", _) => vec![basic.clone()],
         // -a asks for 8 MiB, which an unreliable service may lose for good, or cannot send.
-        (_, "UC") => [2, 33, 1025, 65_536].map(sized).to_vec(),
-        (_, "UD") => [2, 33, 1024].map(sized).to_vec(),
-        _ => vec![basic.clone(), format!("-c {service} -n 20 -a")],
+        (_, "UC") => [2, 1025, 65_536].map(sized).to_vec(),
+        (_, "UD") => [2, 1024].map(sized).to_vec(),
+        // Cycles, or a latency tool measures the processor twice a size.
+        _ if all_sizes && is_bandwidth(tool) => vec![format!("-c {service} -n 20 -a")],
+        _ if all_sizes => vec![format!("-c {service} -n 20 -a -C")],
+        _ => [2, 1 << 20].map(sized).to_vec(),
     };
-    let usual = ways[ways.len() - 1].replace(" -n 20 -a", " -n 200");
+    let usual = if service == "RC" { basic } else { ways[ways.len() - 1].clone() };
     // Nothing of a WRITE completes at its receiver: there is no event to sleep on.
     if !tool.starts_with("ib_write") {
         ways.push(format!("{usual} -e"));
@@ -46,7 +50,6 @@ fn ways(tool: &str, service: &str) -> Vec<String> {
     if is_bandwidth(tool) {
         ways.push(format!("{usual} -b"));
         ways.push(format!("{usual} -q 16"));
-        ways.push(format!("{usual} -q 16 -b"));
     }
     ways
 }
@@ -57,10 +60,10 @@ macro_rules! every_way_of {
         mod $tool {
             use super::*;
 
-            fn every_service(server: &Host, client: &Host) {
+            fn every_service(server: &Host, client: &Host, all_sizes: bool) {
                 let tool = stringify!($tool);
                 for service in services(tool) {
-                    for words in ways(tool, service) {
+                    for words in ways(tool, service, all_sizes) {
                         run(server, client, tool, &words);
                     }
                 }
@@ -70,14 +73,14 @@ macro_rules! every_way_of {
             fn two_processes_on_one_address() {
                 need!([Need::Root], tools(TOOLS));
                 let lan = Lan::one_host();
-                every_service(lan.a(), lan.a());
+                every_service(lan.a(), lan.a(), false);
             }
 
             #[test]
             fn two_hosts() {
                 need!([Need::Root], tools(TOOLS));
                 let lan = Lan::two_hosts();
-                every_service(lan.a(), lan.b());
+                every_service(lan.a(), lan.b(), true);
             }
         }
     )+};
