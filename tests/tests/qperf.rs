@@ -64,7 +64,9 @@ fn by_lid(lan: &Lan) {
 fn by_rdma_cm_on_one_address() {
     need!([Need::Root], tools(["qperf"]));
     let lan = Lan::one_host();
-    qperf(lan.a(), lan.a(), &RC, "-cm 1");
+    let sample =
+        ["rc_bi_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_write_poll_lat", "rc_fetch_add_mr"];
+    qperf(lan.a(), lan.a(), &sample, "-cm 1");
 }
 
 #[test]
