@@ -78,8 +78,10 @@ impl<S: Waits> FromC for Source<S> {
 }
 
 impl<S: Waits> Source<S> {
-    /// The event that `get` waits for. A thread whose object goes meanwhile never hears of it, and
-    /// never takes an event of the next object at the same address.
+    /// The event that `get` waits for. A thread whose object goes meanwhile never hears of it.
+    ///
+    /// Between two calls it finds its object by address, as one finds a file by descriptor: an
+    /// object made there in that moment is taken for its own.
     pub fn next<T>(
         &self,
         get: impl FnOnce(&S::Events) -> irdma::Result<Option<T>>,

@@ -66,7 +66,7 @@ macro_rules! cancellation_point {
 }
 pub(crate) use cancellation_point;
 
-/// Returns when the calling thread is cancelled, which ends it.
+/// Sleeps until the calling thread is cancelled, which ends it.
 pub extern "C-unwind" fn sleep_cancellably() -> ! {
     loop {
         std::thread::sleep(PATIENCE);
