@@ -158,14 +158,12 @@ impl Id {
     pub(super) fn try_disconnect(&self) -> Result<()> {
         let lane = self.lane()?;
         let mut lane = lane.lock();
-        let state = self.inner.state();
-        let comm = state.comm("disconnect")?;
+        let comm = self.inner.state().comm("disconnect")?;
         let now = lane.now();
-        match lane.endpoint.cm_disconnect(now, comm, &[]) {
-            // The peer, or another thread, was faster: the kernel does not mind either.
-            Err(_) if state.phase == Phase::Disconnected => Ok(()),
-            result => result,
-        }
+        // There is none yet, or no more: a peer that refused, or another thread, was faster. The
+        // kernel does not mind either.
+        let _ = lane.endpoint.cm_disconnect(now, comm, &[]);
+        Ok(())
     }
 
     pub(super) fn try_notify(&self, event: irdma_transport::EventKind) -> Result<()> {
