@@ -11,7 +11,7 @@ use clap::Args;
 use crate::exit;
 use report::Report;
 
-pub use report::why_none;
+pub use report::{doubt, why_none};
 
 const EXAMPLES: &str = "\
 Every interface that is up and has an IPv4 or a global IPv6 address is a device; there is nothing

@@ -9,7 +9,7 @@ use std::{env, fs, io};
 
 /// The name leads to no program.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: no such program {place}", name.display())]
+#[error("{}: no such program{place}", name.display())]
 pub struct NoProgram {
     name: OsString,
     place: &'static str,
@@ -19,13 +19,17 @@ pub struct NoProgram {
 pub fn find(name: &OsStr) -> Result<PathBuf, NoProgram> {
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
-        let missing = NoProgram { name: name.to_owned(), place: "at this path" };
+        let missing = NoProgram { name: name.to_owned(), place: " at this path" };
         return if path.exists() { Ok(path) } else { Err(missing) };
     }
     let path = env::var_os("PATH").unwrap_or_default();
     let mut candidates = env::split_paths(&path).map(|folder| folder.join(name));
     let found = candidates.find(|file| is_executable(file));
-    found.ok_or(NoProgram { name: name.to_owned(), place: "in PATH; is its package installed?" })
+    let place = match name.as_bytes().starts_with(b"-") {
+        true => "; options of irdma run go before `--`",
+        false => " in PATH; is its package installed?",
+    };
+    found.ok_or(NoProgram { name: name.to_owned(), place })
 }
 
 fn is_executable(file: &Path) -> bool {
@@ -110,5 +114,8 @@ mod tests {
             "no-such-program: no such program in PATH; is its package installed?"
         );
         assert!(find(OsStr::new("./no-such-program")).is_err());
+        let error = find(OsStr::new("--log")).expect_err("an option");
+        let text = "--log: no such program; options of irdma run go before `--`";
+        assert_eq!(error.to_string(), text);
     }
 }

@@ -9,8 +9,10 @@ use std::process::{Command, ExitCode};
 
 use clap::error::Error;
 use clap::{Arg, ArgMatches, Args, FromArgMatches, value_parser};
-use irdma::{Config, ConfigError, KNOBS};
+use irdma::{Config, ConfigError, KNOBS, Knob};
+use rustix::fs::Access;
 
+use crate::devices;
 use crate::library::{self, NoLibrary};
 use crate::program::{self, NoProgram};
 
@@ -22,9 +24,12 @@ Examples:
   irdma run --capture x.pcapng -- ib_send_lat 127.0.0.1    what went over the wire
   irdma run --log info -- ./my_program          one line for each call that was refused, and why
 
+Faults: drop, dup, reorder and corrupt take a percentage of the packets, seed=NUMBER decides which,
+side=send or side=receive spares the other way, and opcode=NUMBER all but one opcode of the BTH.
+
 The program finds irdma in the place of libibverbs and librdmacm, by LD_PRELOAD and
 LD_LIBRARY_PATH, and so do the programs that it starts. Its exit status is that of `irdma run`;
-125 means irdma itself failed, 126 that the program cannot be started, 127 that it was not found.";
+125 means irdma itself failed, 2 that its options are wrong, 126 that the program cannot be started, 127 that it was not found.";
 
 /// Run a program, already compiled for libibverbs or librdmacm, on the software device
 #[derive(Args)]
@@ -40,7 +45,6 @@ pub struct Run {
 
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
-    #[arg(allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
 
@@ -78,10 +82,16 @@ impl Knobs {
         self.0.iter().find(|(name, _)| *name == variable).map(|(_, value)| value)
     }
 
-    /// Whether the program's device will understand them, and what the environment has besides.
-    fn check(&self) -> Result<(), ConfigError> {
+    /// What the program's device will make of them, and of what the environment has besides.
+    fn config(&self) -> Result<Config, NotStarted> {
         let value = |variable: &str| self.get(variable).cloned().or_else(|| env::var_os(variable));
-        Config::from_lookup(|variable| Some(value(variable)?.to_string_lossy().into())).map(drop)
+        let config = Config::from_lookup(|variable| Some(value(variable)?.to_string_lossy().into()));
+        config.map_err(|error| match KNOBS.iter().find(|knob| knob.variable == error.variable) {
+            Some(Knob { flag, .. }) if self.get(error.variable).is_some() => {
+                NotStarted::Flag { flag, value: error.value, remedy: error.remedy }
+            }
+            _ => NotStarted::Config(error),
+        })
     }
 
     /// The variables; the program may change its folder before it opens a file.
@@ -96,8 +106,12 @@ impl Knobs {
 /// Why the program did not start.
 #[derive(Debug, thiserror::Error)]
 enum NotStarted {
+    #[error("--{flag} {value}: {remedy}")]
+    Flag { flag: &'static str, value: String, remedy: String },
     #[error("{0}")]
-    Config(#[from] ConfigError),
+    Config(ConfigError),
+    #[error("capture {}: {cause}", file.display())]
+    Capture { file: PathBuf, cause: io::Error },
     #[error("{0}")]
     Program(#[from] NoProgram),
     #[error("{0}")]
@@ -109,7 +123,8 @@ enum NotStarted {
 impl NotStarted {
     fn exit_code(&self) -> u8 {
         match self {
-            NotStarted::Config(_) | NotStarted::Library(_) => 125,
+            NotStarted::Flag { .. } | NotStarted::Config(_) => 125,
+            NotStarted::Capture { .. } | NotStarted::Library(_) => 125,
             NotStarted::Refused { .. } => 126,
             NotStarted::Program(_) => 127,
         }
@@ -132,10 +147,11 @@ impl Run {
     }
 
     fn prepare(&self) -> Result<(Command, PathBuf), NotStarted> {
-        self.knobs.check()?;
+        let config = self.knobs.config()?;
+        config.capture.as_deref().map_or(Ok(()), can_be_made)?;
         let (name, arguments) = self.command.split_first().expect("clap requires a program");
         let program = program::find(name)?;
-        if let Some(doubt) = program::doubt(&program) {
+        for doubt in program::doubt(&program).into_iter().chain(devices::doubt(&config)) {
             eprintln!("irdma run: warning: {doubt}");
         }
         let folder = library::folder()?;
@@ -155,6 +171,17 @@ impl Run {
         variables.extend(self.knobs.variables());
         variables
     }
+}
+
+/// The library goes on without a capture that it cannot write, and may not say so.
+fn can_be_made(capture: &Path) -> Result<(), NotStarted> {
+    let folder = match capture.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let place = if capture.exists() { capture.to_owned() } else { folder.join(".") };
+    rustix::fs::access(place, Access::WRITE_OK)
+        .map_err(|error| NotStarted::Capture { file: capture.to_owned(), cause: error.into() })
 }
 
 fn absolute(file: &Path) -> PathBuf {

@@ -86,8 +86,38 @@ fn failures_tell_cause_and_remedy() {
     assert_eq!(output.status.code(), Some(125));
     assert_eq!(
         text(&output.stderr),
-        "irdma run: IRDMA_LOG=\"loud\": use off, error, warn, info, debug or trace\n"
+        "irdma run: --log loud: use off, error, warn, info, debug or trace\n"
     );
+    let output = run(Path::new(IRDMA), &["--capture", "/no/such/folder/x", "--", "true"]);
+    assert_eq!(output.status.code(), Some(125));
+    let message = "irdma run: capture /no/such/folder/x: No such file or directory";
+    assert!(text(&output.stderr).starts_with(message), "{output:?}");
+    let output = Command::new(IRDMA).args(["run", "true"]).env("IRDMA_LOG", "loud").output();
+    let message = text(&output.expect("irdma starts").stderr);
+    assert!(message.starts_with("irdma run: IRDMA_LOG=\"loud\": use"), "{message}");
+}
+
+#[test]
+fn a_mistyped_option_is_no_program() {
+    let output = run(Path::new(IRDMA), &["--logs", "info", "--", "true"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("a similar argument exists: '--log'"), "{output:?}");
+    let output = run(Path::new(IRDMA), &["--", "--log", "info", "true"]);
+    assert_eq!(output.status.code(), Some(127));
+    let message = "irdma run: --log: no such program; options of irdma run go before `--`\n";
+    assert_eq!(text(&output.stderr), message);
+}
+
+#[test]
+fn an_interface_that_there_is_not_is_named() {
+    let output = run(Path::new(IRDMA), &["--devices", "no-such,roce_lo", "--", "true"]);
+    assert!(output.status.success(), "it may come later: {output:?}");
+    let message = "irdma run: warning: --devices no-such: no such interface; there are ";
+    assert!(text(&output.stderr).starts_with(message), "{output:?}");
+    let names = text(&output.stderr);
+    assert!(names.contains("lo") && names.lines().count() == 1, "{names}");
+    let output = run(Path::new(IRDMA), &["--devices", "roce_lo", "--", "true"]);
+    assert_eq!(text(&output.stderr), "");
 }
 
 /// Every knob of the device is an option, and its help says what it does.

@@ -32,7 +32,7 @@ pub struct Config {
     pub link_local: bool,
     /// Whether ports have LIDs that addresses may name in place of GIDs.
     pub lids: bool,
-    /// Interfaces that become devices; empty for all.
+    /// Interfaces that become devices, by their names or their devices'; empty for all.
     pub devices: Vec<String>,
     /// Node description that devices report.
     pub node_desc: String,
@@ -101,7 +101,7 @@ pub const KNOBS: &[Knob] = &[
         variable: "IRDMA_MODE",
         flag: "mode",
         value: "NAME",
-        help: "the protocol of the devices: roce or iwarp [default: roce]",
+        help: "roce, or iwarp: devices that are listed, without queue pairs yet [default: roce]",
         parse: |config, text| put(&mut config.mode, text.parse()),
     },
     Knob {
@@ -122,7 +122,7 @@ pub const KNOBS: &[Knob] = &[
         variable: "IRDMA_FAULTS",
         flag: "faults",
         value: "SPEC",
-        help: "lose or damage packets, for example drop=1%,dup=0.1%,seed=7",
+        help: "lose or damage packets, for example drop=1%,dup=0.1%,seed=7; see below",
         parse: |config, text| put(&mut config.faults, text.parse().map(Some)),
     },
     Knob {
@@ -215,9 +215,12 @@ pub const KNOBS: &[Knob] = &[
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}={value:?}: {remedy}")]
 pub struct ConfigError {
-    variable: &'static str,
-    value: String,
-    remedy: String,
+    /// The environment variable of the knob.
+    pub variable: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What to do.
+    pub remedy: String,
 }
 
 impl Config {
@@ -245,6 +248,17 @@ impl Config {
 }
 
 impl Config {
+    /// Where an interface stands among those that become devices; `None` for one that is left out.
+    pub fn place_of(&self, interface: &str) -> Option<usize> {
+        let is_asked = |name: &String| {
+            ["", "roce_", "iw_"].iter().any(|kind| name.strip_prefix(kind) == Some(interface))
+        };
+        match self.devices.is_empty() {
+            true => Some(0),
+            false => self.devices.iter().position(is_asked),
+        }
+    }
+
     /// Refuses what no device is.
     fn check(&self) -> Result<(), ConfigError> {
         if (self.mode, self.profile) == (Mode::Iwarp, Profile::Gen3) {
@@ -399,6 +413,14 @@ mod tests {
         };
         let error = Config::from_lookup(asked).unwrap_err().to_string();
         assert!(error.contains("profile gen3 has no iWARP"), "{error}");
+    }
+
+    #[test]
+    fn interfaces_are_asked_for_by_their_names_or_their_devices() {
+        let config = with("IRDMA_DEVICES", "iw_eth1,roce_lo,eth0").unwrap();
+        let places = ["eth0", "eth1", "lo", "eth", "eth2"].map(|name| config.place_of(name));
+        assert_eq!(places, [Some(2), Some(0), Some(1), None, None]);
+        assert_eq!(Config::default().place_of("eth0"), Some(0));
     }
 
     #[test]

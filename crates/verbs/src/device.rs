@@ -353,7 +353,7 @@ fn interfaces() -> Result<Vec<Interface>> {
 }
 
 fn is_usable(interface: &Interface, config: &Config) -> bool {
-    let wanted = config.devices.is_empty() || config.devices.contains(&interface.name);
+    let wanted = config.place_of(&interface.name).is_some();
     let has_gid = interface
         .addresses
         .iter()
@@ -363,7 +363,7 @@ fn is_usable(interface: &Interface, config: &Config) -> bool {
 
 /// Where a device stands in the list: the asked order, or else the order of usefulness.
 fn place(interface: &Interface, config: &Config) -> (usize, u8, u32) {
-    let asked = config.devices.iter().position(|name| *name == interface.name).unwrap_or(0);
+    let asked = config.place_of(&interface.name).unwrap_or(0);
     let has_ipv4 = interface
         .addresses
         .iter()

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use irdma::{Device, Gid, Limits, PORT, PortState};
+use irdma::{Config, Device, Gid, Limits, PORT, PortState};
 use irdma_net::netdev::{self, Interface, Scope};
 use serde::Serialize;
 
@@ -95,6 +95,21 @@ impl Report {
 /// Why there is no device, and what to do.
 pub fn why_none() -> String {
     Report::collect().map_or_else(|error| error, |report| report.why_none())
+}
+
+/// Which of the interfaces that are to become devices there are not. They may come later.
+pub fn doubt(config: &Config) -> Option<String> {
+    let interfaces = netdev::list().ok()?;
+    let known = |asked: &String| {
+        let alone = Config { devices: vec![asked.clone()], ..Config::default() };
+        interfaces.iter().any(|one| alone.place_of(&one.name).is_some())
+    };
+    let unknown: Vec<&str> =
+        config.devices.iter().filter(|asked| !known(asked)).map(String::as_str).collect();
+    let names: Vec<&str> = interfaces.iter().map(|one| one.name.as_str()).collect();
+    let (unknown, names) = (unknown.join(", "), names.join(", "));
+    (!unknown.is_empty())
+        .then(|| format!("--devices {unknown}: no such interface; there are {names}"))
 }
 
 fn interfaces() -> Result<Vec<Interface>, String> {
