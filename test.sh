@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ./test.sh         everything, interoperability included: about 25 minutes on two cores
 # ./test.sh quick   what needs nothing but Rust
-# ./test.sh soak    interoperability again and again, at first with more sizes and seeds; goes on where
-#                   it was stopped in the same commit, and begins anew after a failure
+# ./test.sh soak    interoperability again and again, at first with more sizes and seeds; goes on
+#                   where its time was over in the same commit, and begins anew after a failure
 #
 # Environment:
 #   IRDMA_SHARED         golden packets and the peer (../shared)
@@ -135,8 +135,8 @@ demo() {
     export IRDMA_BIN=$target/release/irdma
 }
 
-# Every file of tests/tests but those that checks() ran, and those named behind the limit. One test at
-# a time: perftest writes to its standard error when it cannot measure the processor undisturbed.
+# Every file of tests/tests but those that checks() ran, and those named behind the limit. One test
+# at a time: perftest writes to its standard error when it cannot measure the processor undisturbed.
 interoperability() {
     local file name threads
     for file in tests/tests/*.rs; do
@@ -152,8 +152,9 @@ interoperability() {
 
 soak() {
     local round rounds=${IRDMA_SOAK_ROUNDS:-20} minutes=${IRDMA_SOAK_MINUTES:-240}
-    local record seen
-    record=$target/soak-$(soaked_commit)
+    local commit record seen
+    commit=$(soaked_commit)
+    record=$target/soak-${commit:-none}
     seen=$(cat "$record" 2>/dev/null || echo 0)
     [ "$seen" -gt 0 ] && say "$seen rounds of this commit were green"
     export SIM_SEEDS=${SIM_SEEDS:-$((minutes * 100))}
@@ -162,10 +163,10 @@ soak() {
         step "simulated links, $SIM_SEEDS seeds" $((600 + minutes * 30)) \
             cargo test --release -p irdma-sim --no-fail-fast
     fi
-    for ((round = seen + 1; round <= rounds; round++)); do
+    for ((round = seen + 1; round <= rounds && failed == 0; round++)); do
         if [ "$SECONDS" -gt $((minutes * 60)) ]; then
             say "$minutes minutes are over after $((round - 1)) rounds"
-            break
+            return
         fi
         say "round $round of $rounds"
         if [ "$round" -eq 1 ]; then
@@ -174,18 +175,18 @@ soak() {
             # The bench tries itself on the kernel's devices; once is enough of that.
             interoperability 1200 bench
         fi
-        [ "$failed" -eq 0 ] || break
-        echo "$round" >"$record"
+        if [ -n "$commit" ] && [ "$failed" -eq 0 ] && [ "$commit" = "$(soaked_commit)" ]; then
+            echo "$round" >"$record"
+        fi
     done
-    [ "$failed" -eq 0 ] || rm -f "$record"
+    # It is over, well or not: the next one begins anew.
+    rm -f "$record"
 }
 
-# Rounds of other sources do not count.
+# Rounds of other sources do not count: nothing where the sources are no commit's.
 soaked_commit() {
     if [ -z "$(git status --porcelain 2>&1)" ]; then
         git rev-parse --short HEAD
-    else
-        echo "changed-$$"
     fi
 }
 

@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use irdma_net::fork::PerProcess;
+
 use crate::boundary::{Errno, Object, Owned, refuse};
 use crate::context::{self, Context};
 use crate::device;
@@ -64,7 +66,7 @@ impl<T> Drop for Listed<T> {
 }
 
 /// Open devices by their command descriptors.
-static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
+static OPEN: PerProcess<Mutex<Vec<Open>>> = PerProcess::new();
 
 struct Open {
     id: FileId,
@@ -95,7 +97,7 @@ pub fn command_fd(
     let (fd, _) = std::io::pipe().map_err(broken)?;
     let fd = OwnedFd::from(fd);
     let id = file_id(fd.as_fd())?;
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = OPEN.get().lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|open| open.handle.strong_count() > 0);
     open.push(Open { id, handle: Arc::downgrade(handle), directory: Arc::clone(directory) });
     Ok(fd)
@@ -110,7 +112,7 @@ pub fn open_device(fd: i32) -> Result<Box<Object<Context>>, Errno> {
     // SAFETY: the program's descriptor, which it does not close during the call.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     let id = file_id(borrowed).map_err(|code| refuse(CALL, code.0, "cmd_fd"))?;
-    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let open = OPEN.get().lock().unwrap_or_else(PoisonError::into_inner);
     let found = open.iter().find(|open| open.id == id);
     let found = found.and_then(|open| Some((open.handle.upgrade()?, Arc::clone(&open.directory))));
     let (handle, directory) = found.ok_or_else(|| {

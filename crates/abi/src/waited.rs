@@ -3,13 +3,14 @@
 //! Programs end such an object, or exit, while a thread of theirs waits for its events or is about
 //! to: where a kernel has the events, the thread sleeps in `read(2)` and touches nothing of the
 //! object any more. Here the thread finds the events in a table, and an object that is gone as the
-//! mark that it leaves there.
+//! mark that it leaves there: some 50 bytes for each address that ever was one's.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use irdma::ErrorKind;
+use irdma_net::fork::PerProcess;
 
 use crate::boundary::{Errno, FromC, NEVER, NOT_YET, Object, Shape};
 
@@ -22,9 +23,9 @@ pub trait Waits: Shape {
 }
 
 /// Events by the addresses that the program knows; `None` for those of objects that are gone.
-pub struct Table<E>(Mutex<BTreeMap<usize, Option<E>>>);
+pub struct Table<E>(PerProcess<Mutex<BTreeMap<usize, Option<E>>>>);
 
-/// An object's place in the table, which it leaves when this is dropped.
+/// An object's place in the table, where a mark is left when this is dropped.
 pub struct Place<E: 'static> {
     table: &'static Table<E>,
     address: usize,
@@ -32,7 +33,7 @@ pub struct Place<E: 'static> {
 
 impl<E> Table<E> {
     pub const fn new() -> Self {
-        Table(Mutex::new(BTreeMap::new()))
+        Table(PerProcess::new())
     }
 
     /// Lists an object that the program is about to see.
@@ -46,7 +47,7 @@ impl<E> Table<E> {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Option<E>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.get().lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,12 +74,14 @@ impl<S: Waits> FromC for Source<S> {
 
     unsafe fn from_c(raw: *mut S::Seen) -> Result<Self, Errno> {
         let known = S::TABLE.lock().get(&raw.addr()).cloned();
-        known.map(Source).ok_or(Errno(libc::EINVAL))
+        // What a child has inherited belongs to its parent.
+        let unknown = if S::TABLE.0.is_inherited() { libc::EIO } else { libc::EINVAL };
+        known.map(Source).ok_or(Errno(unknown))
     }
 }
 
 impl<S: Waits> Source<S> {
-    /// The event that `get` waits for. A thread whose object goes meanwhile never hears of it.
+    /// The event that `get` waits for. A thread whose object goes meanwhile does not hear of it.
     ///
     /// Between two calls it finds its object by address, as one finds a file by descriptor: an
     /// object made there in that moment is taken for its own.

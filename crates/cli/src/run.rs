@@ -85,7 +85,8 @@ impl Knobs {
     /// What the program's device will make of them, and of what the environment has besides.
     fn config(&self) -> Result<Config, NotStarted> {
         let value = |variable: &str| self.get(variable).cloned().or_else(|| env::var_os(variable));
-        let config = Config::from_lookup(|variable| Some(value(variable)?.to_string_lossy().into()));
+        let config =
+            Config::from_lookup(|variable| Some(value(variable)?.to_string_lossy().into()));
         config.map_err(|error| match KNOBS.iter().find(|knob| knob.variable == error.variable) {
             Some(Knob { flag, .. }) if self.get(error.variable).is_some() => {
                 NotStarted::Flag { flag, value: error.value, remedy: error.remedy }

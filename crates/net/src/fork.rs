@@ -1,7 +1,8 @@
-//! Finding out that this process is a forked child of the one that set a guard up, and having
-//! children let go of the engine's descriptors.
+//! Finding out that this process is a forked child of the one that set a guard up, having children
+//! let go of the engine's descriptors, and what belongs to one process.
 
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{clock, fd, sys};
@@ -53,5 +54,45 @@ impl ForkGuard {
             Some(word) => word.load(Ordering::Relaxed) == 0,
             None => clock::pid() != self.pid,
         }
+    }
+}
+
+/// What belongs to one process, found by process id: a forked child starts with nothing.
+///
+/// Invariant: a child never takes a lock in its parent's value, which another thread may have held
+/// at the fork. The values form a list that only grows, one link a generation.
+#[derive(Debug, Default)]
+pub struct PerProcess<T>(OnceLock<Box<Link<T>>>);
+
+#[derive(Debug)]
+struct Link<T> {
+    pid: u32,
+    value: T,
+    child: PerProcess<T>,
+}
+
+impl<T: Default> PerProcess<T> {
+    /// Nobody's yet.
+    pub const fn new() -> Self {
+        PerProcess(OnceLock::new())
+    }
+
+    /// The calling process's, made at its first use.
+    pub fn get(&self) -> &T {
+        let pid = clock::pid();
+        let mut link = self.link(pid);
+        while link.pid != pid {
+            link = link.child.link(pid);
+        }
+        &link.value
+    }
+
+    fn link(&self, pid: u32) -> &Link<T> {
+        self.0.get_or_init(|| Box::new(Link { pid, value: T::default(), child: Self::new() }))
+    }
+
+    /// Whether a process that this one was forked from had one.
+    pub fn is_inherited(&self) -> bool {
+        self.0.get().is_some_and(|first| first.pid != clock::pid())
     }
 }

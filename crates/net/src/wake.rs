@@ -2,8 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
 
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd, poll};
+use rustix::io::Errno;
 
 use crate::fd::Fd;
 use crate::sys;
@@ -140,6 +142,12 @@ impl AsFd for Poll {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Waits for `time`, or until a signal handler has run, which it tells.
+pub fn sleep(time: Duration) -> bool {
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    poll(&mut [], Some(&time)) == Err(Errno::INTR)
 }
 
 /// Blocks every signal in the calling thread, so that the program's handlers run in its own.

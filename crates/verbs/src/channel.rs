@@ -24,6 +24,8 @@ use crate::system::system_error;
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
     fd: EventFd,
+    /// The process that made it: a forked child's descriptor is the same as its parent's.
+    owner: u32,
     events: Mutex<Events<E>>,
 }
 
@@ -59,7 +61,7 @@ impl<E> EventQueue<E> {
     pub(crate) fn new() -> Result<Self> {
         let fd = EventFd::channel().map_err(|error| system_error("event channel", &error))?;
         let events = Events { queue: VecDeque::new(), closed: None };
-        Ok(EventQueue { fd, events: Mutex::new(events) })
+        Ok(EventQueue { fd, owner: clock::pid(), events: Mutex::new(events) })
     }
 
     /// Adds an event and makes the descriptor readable.
@@ -87,8 +89,11 @@ impl<E> EventQueue<E> {
         drop(self.take_all(dies));
     }
 
-    /// Takes the waiting events that `wanted` names, in order.
+    /// Takes the waiting events that `wanted` names, in order; none in a forked child.
     pub(crate) fn take_all(&self, wanted: impl FnMut(&E) -> bool) -> Vec<E> {
+        if clock::pid() != self.owner {
+            return Vec::new();
+        }
         let mut events = self.lock();
         let (taken, kept): (VecDeque<E>, _) = events.queue.drain(..).partition(wanted);
         events.queue = kept;
@@ -96,11 +101,18 @@ impl<E> EventQueue<E> {
         taken.into()
     }
 
-    /// Wakes all who wait, now and later: after the events that wait there is the error.
+    /// Wakes all who wait, now and later: after the events that wait there is the error. What is
+    /// destroyed stays so. Nothing happens in a forked child.
     pub(crate) fn close(&self, why: Closed) {
+        if clock::pid() != self.owner {
+            return;
+        }
         let mut events = self.lock();
-        if events.closed.replace(why).is_none() {
+        if events.closed.is_none() {
             self.fd.signal();
+        }
+        if events.closed != Some(Closed::Destroyed) {
+            events.closed = Some(why);
         }
     }
 
@@ -245,7 +257,8 @@ impl CompChannel {
 pub struct CompEvents(Arc<CompChannelInner>);
 
 impl CompEvents {
-    /// As [`CompChannel::get_cq_event_within`]; EBADF once the channel is destroyed.
+    /// As [`CompChannel::get_cq_event_within`]; EBADF once the channel was ended by
+    /// [`CompChannel::destroy_comp_channel`] and has no event left.
     pub fn get_cq_event_within(&self, patience: Duration) -> Result<Option<CqEvent>> {
         let engine = &self.0.context.engine;
         self.0.queue.get(engine, &self.0.feeders, patience, |cq| {
@@ -436,7 +449,11 @@ mod tests {
         let queue = EventQueue::new().unwrap();
         queue.push(1);
         queue.close(Closed::Removed);
-        queue.close(Closed::Destroyed);
+        assert_eq!(queue.lock().closed, Some(Closed::Removed));
+        for why in [Closed::Destroyed, Closed::Removed] {
+            queue.close(why);
+            assert_eq!(queue.lock().closed, Some(Closed::Destroyed));
+        }
         assert_eq!(queue.try_pop(Some), Some(1));
         assert!(readable(&queue) && queue.is_readable());
         assert_eq!(queue.try_pop(Some), None);

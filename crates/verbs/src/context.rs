@@ -242,7 +242,8 @@ impl Context {
 pub struct AsyncEvents(Arc<ContextInner>);
 
 impl AsyncEvents {
-    /// As [`Context::get_async_event_within`]; EBADF once the context is closed.
+    /// As [`Context::get_async_event_within`]; EBADF once the context was closed by
+    /// [`Context::dealloc_ucontext`] and has no event left.
     pub fn get_async_event_within(&self, patience: Duration) -> Result<Option<AsyncEvent>> {
         let engine = &self.0.engine;
         engine.start_background();

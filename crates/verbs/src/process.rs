@@ -1,14 +1,10 @@
-//! What belongs to one process, found by process id: a forked child starts with nothing.
-//!
-//! Invariant: a child never takes a lock of its parent's record, which another thread may have
-//! held at the fork. The records form a list that only grows, one link a generation.
+//! What belongs to one process: a forked child starts with nothing.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use irdma_net::clock;
-use irdma_net::fork::{self, ForkGuard};
+use irdma_net::fork::{self, ForkGuard, PerProcess};
 use irdma_transport::{EventKind, EventSource, Result, VerbsError};
 
 use crate::config::{Config, ConfigError};
@@ -19,11 +15,11 @@ use crate::log;
 use crate::port::GidTable;
 use crate::system::system_error;
 
-static FIRST: OnceLock<Process> = OnceLock::new();
+static PROCESS: PerProcess<Process> = PerProcess::new();
 
 /// The root of everything that a process shares.
+#[derive(Default)]
 pub(crate) struct Process {
-    pid: u32,
     guard: OnceLock<ForkGuard>,
     config: OnceLock<std::result::Result<Config, ConfigError>>,
     /// The engine, and how many use it.
@@ -31,30 +27,12 @@ pub(crate) struct Process {
     gids: Mutex<Vec<(String, Arc<GidTable>)>>,
     /// Devices that the program took out of the list.
     unregistered: Mutex<BTreeSet<String>>,
-    child: OnceLock<Box<Process>>,
 }
 
 impl Process {
     /// The record of the calling process.
     pub(crate) fn current() -> &'static Process {
-        let pid = clock::pid();
-        let mut process = FIRST.get_or_init(|| Process::new(pid));
-        while process.pid != pid {
-            process = process.child.get_or_init(|| Box::new(Process::new(pid)));
-        }
-        process
-    }
-
-    fn new(pid: u32) -> Self {
-        Process {
-            pid,
-            guard: OnceLock::new(),
-            config: OnceLock::new(),
-            engine: Mutex::default(),
-            gids: Mutex::default(),
-            unregistered: Mutex::default(),
-            child: OnceLock::new(),
-        }
+        PROCESS.get()
     }
 
     /// The configuration; read from the environment, and its log level applied, at first use.

@@ -5,13 +5,14 @@ mod common;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
 use common::{CAP, Ends, connect, loopback, to_init};
 use irdma::{
-    Access, Buffer, CompChannel, Context, Cq, Pd, Qp, QpInitAttr, QpType, RecvWr, SendData,
-    SendFlags, SendOp, SendWr, Sge, Wc,
+    Access, Buffer, CompChannel, Context, Cq, ErrorKind, Pd, Qp, QpInitAttr, QpType, RecvWr,
+    SendData, SendFlags, SendOp, SendWr, Sge, Wc,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -167,6 +168,39 @@ fn destroying_waits_for_the_acknowledgement_and_a_channel_for_its_queues() {
     cq.ack_cq_events(1);
     cq.destroy_cq().unwrap();
     refused.handle.destroy_comp_channel().unwrap();
+}
+
+/// Whoever waits when its object is destroyed is woken and told, and so is who comes later.
+#[test]
+fn destruction_wakes_those_who_wait() {
+    let context = loopback().open().unwrap();
+    let channel = context.create_comp_channel().unwrap();
+    let cm = irdma::cm::EventChannel::create_event_channel().unwrap();
+    let (completions, asyncs, connections) = (channel.events(), context.async_events(), cm.clone());
+    let (told, hear) = mpsc::channel();
+    let tell = move |result: irdma::Result<()>| told.send(result.unwrap_err().kind()).unwrap();
+    let waits: [Box<dyn Fn() -> irdma::Result<()> + Send + Sync>; 3] = [
+        Box::new(move || completions.get_cq_event_within(Duration::MAX).map(drop)),
+        Box::new(move || asyncs.get_async_event_within(Duration::MAX).map(drop)),
+        Box::new(move || connections.get_cm_event_within(Duration::MAX).map(drop)),
+    ];
+    thread::scope(|scope| {
+        for wait in &waits {
+            let tell = tell.clone();
+            scope.spawn(move || tell(wait()));
+        }
+        assert_eq!(hear.recv_timeout(Duration::from_millis(50)), Err(RecvTimeoutError::Timeout));
+        channel.destroy_comp_channel().unwrap();
+        context.dealloc_ucontext();
+        cm.destroy_event_channel();
+        let patience = Duration::from_secs(20);
+        for _ in &waits {
+            assert_eq!(hear.recv_timeout(patience), Ok(ErrorKind::Destroyed));
+        }
+    });
+    for wait in &waits {
+        assert_eq!(wait().unwrap_err().kind(), ErrorKind::Destroyed);
+    }
 }
 
 /// As `read(2)` on the channel of a kernel device: `SA_RESTART` decides.

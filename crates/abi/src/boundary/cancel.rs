@@ -6,6 +6,10 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
+use irdma_net::wake;
+
+use super::Errno;
+
 /// How often a thread that waits for an event looks whether it was cancelled.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -46,9 +50,9 @@ impl Drop for Uncancelled {
 }
 
 /// Calls `wait` until it has an answer; between two calls the thread can be cancelled. One that is
-/// told [`NEVER`] sleeps until then, as it would in `read(2)` of a descriptor that another thread
-/// has closed. Nothing in the calling frames may need to be dropped, for cancellation unwinds
-/// through them.
+/// told [`NEVER`] sleeps until then, or until a signal, as it would in `read(2)` of a descriptor
+/// that another thread has closed. Nothing in the calling frames may need to be dropped, for
+/// cancellation unwinds through them.
 macro_rules! cancellation_point {
     ($($name:ident($($arg:ident: $ty:ty),*) = $wait:path;)*) => { $(
         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> std::ffi::c_int {
@@ -57,7 +61,8 @@ macro_rules! cancellation_point {
                 let answer = unsafe { $wait($($arg),*) };
                 match answer {
                     $crate::boundary::NOT_YET => $crate::boundary::test_cancel(),
-                    $crate::boundary::NEVER => $crate::boundary::sleep_cancellably(),
+                    $crate::boundary::NEVER if $crate::boundary::sleep() => return -1,
+                    $crate::boundary::NEVER => $crate::boundary::test_cancel(),
                     _ => return answer,
                 }
             }
@@ -66,12 +71,15 @@ macro_rules! cancellation_point {
 }
 pub(crate) use cancellation_point;
 
-/// Sleeps until the calling thread is cancelled, which ends it.
-pub extern "C-unwind" fn sleep_cancellably() -> ! {
-    loop {
-        std::thread::sleep(PATIENCE);
-        test_cancel();
+/// Sleeps for [`PATIENCE`]; EINTR, and `true`, after a signal whose handler is to interrupt calls.
+pub fn sleep() -> bool {
+    // The C library may notice a cancellation in the middle of it.
+    let _guard = Uncancelled::new();
+    let interrupted = wake::sleep(PATIENCE) && wake::signals_interrupt();
+    if interrupted {
+        super::set_errno(Errno(libc::EINTR));
     }
+    interrupted
 }
 
 /// Ends the calling thread if it was cancelled.

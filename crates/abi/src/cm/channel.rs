@@ -22,12 +22,6 @@ impl Waits for EventChannel {
     const TABLE: &'static Table<irdma::cm::EventChannel> = &CHANNELS;
 }
 
-impl Drop for EventChannel {
-    fn drop(&mut self) {
-        self.handle.clone().destroy_event_channel();
-    }
-}
-
 // SAFETY: the program's pointers point to all of it.
 unsafe impl Shape for EventChannel {
     type C = rdma_event_channel;
@@ -46,7 +40,9 @@ pub fn create() -> Result<Box<Object<EventChannel>>, Errno> {
 /// `rdma_destroy_event_channel(3)`; identifiers that are left end with it.
 pub fn destroy(channel: Owned<EventChannel>) -> Result<(), Errno> {
     live::close(channel.get());
+    let handle = channel.get().handle.clone();
     drop(channel.take());
+    handle.destroy_event_channel();
     Ok(())
 }
 

@@ -2,8 +2,10 @@
 //! share the contexts between identifiers and never close them.
 
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::{Mutex, PoisonError};
-use std::{process, ptr};
+
+use irdma_net::fork::PerProcess;
 
 use crate::boundary::{Errno, Object, Out, refuse};
 use crate::context::{self, Context};
@@ -13,26 +15,24 @@ use crate::types::ibv_context;
 
 /// A device that is open for all identifiers.
 pub struct Shared {
-    /// The process that opened it: a child's is another.
-    pid: u32,
     device: &'static Object<Device>,
     pub context: &'static Object<Context>,
     /// The domain of those who name none.
     pub pd: &'static Object<Pd>,
 }
 
-static OPEN: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
+static OPEN: PerProcess<Mutex<Vec<&'static Shared>>> = PerProcess::new();
 
 /// The open device, the same whenever it is asked for.
 pub fn shared(handle: &irdma::Device) -> Result<&'static Shared, Errno> {
-    let (device, pid) = (device::known(handle), process::id());
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(found) = open.iter().find(|s| s.pid == pid && ptr::eq(s.device, device)) {
+    let device = device::known(handle);
+    let mut open = OPEN.get().lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = open.iter().find(|shared| ptr::eq(shared.device, device)) {
         return Ok(found);
     }
     let context: &Object<Context> = Box::leak(context::open(device)?);
     let pd = Box::leak(pd::alloc(context)?);
-    let shared = Box::leak(Box::new(Shared { pid, device, context, pd }));
+    let shared = Box::leak(Box::new(Shared { device, context, pd }));
     open.push(shared);
     Ok(shared)
 }

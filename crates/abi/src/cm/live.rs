@@ -11,6 +11,8 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use irdma_net::fork::PerProcess;
+
 use crate::boundary::{Kept, Object};
 use crate::cm::channel::EventChannel;
 use crate::cm::id::CmId;
@@ -20,12 +22,12 @@ use crate::types::rdma_event_channel;
 const PARTING: Duration = Duration::from_millis(200);
 
 /// Identifiers by their cookies.
-static LIVE: Mutex<BTreeMap<u64, Kept<CmId>>> = Mutex::new(BTreeMap::new());
+static LIVE: PerProcess<Mutex<BTreeMap<u64, Kept<CmId>>>> = PerProcess::new();
 /// The process that has them, and not a child of it.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 fn live() -> MutexGuard<'static, BTreeMap<u64, Kept<CmId>>> {
-    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+    LIVE.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Lists a new identifier.
@@ -35,13 +37,9 @@ pub fn enter(id: &Object<CmId>) {
         // SAFETY: the library is never unloaded.
         unsafe { libc::atexit(part) };
     });
-    let mut live = live();
-    if OWNER.swap(process::id(), Ordering::Relaxed) != process::id() {
-        // A child has none of its parent's.
-        live.clear();
-    }
+    OWNER.store(process::id(), Ordering::Relaxed);
     // SAFETY: whoever destroys the identifier takes it off the list before.
-    live.insert(id.cookie(), unsafe { Kept::new(id) });
+    live().insert(id.cookie(), unsafe { Kept::new(id) });
 }
 
 /// Takes an identifier off the list.

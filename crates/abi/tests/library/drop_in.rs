@@ -77,13 +77,22 @@ fn objects_are_what_the_headers_promise() {
 /// Threads that wait for events may outlive what they wait for.
 #[test]
 fn who_waits_for_what_is_gone_waits_on() {
+    runs_with_both_libraries("gone.c");
+}
+
+#[test]
+fn a_forked_child_cleans_up_without_harm() {
+    runs_with_both_libraries("fork.c");
+}
+
+fn runs_with_both_libraries(source: &str) {
     if !Path::new("/usr/include/rdma/rdma_cma.h").exists() {
         return crate::skip("no headers (packages libibverbs-dev, librdmacm-dev)");
     }
     let names = folder_of_names();
     let flags = ["-libverbs", "-lrdmacm", "-lpthread"];
-    let program = crate::compile("gone.c", names.path(), &flags);
-    crate::assert_success(&run(&program, &[], names.path()), "gone.c");
+    let program = crate::compile(source, names.path(), &flags);
+    crate::assert_success(&run(&program, &[], names.path()), source);
 }
 
 /// The profile's refusals are the C interface's, too.

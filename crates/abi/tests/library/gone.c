@@ -1,6 +1,8 @@
 /* Objects that end while a thread waits for their events, or before one does: where a kernel has
  * the events, the thread sleeps for ever in read(2), and programs count on it when they end. */
+#define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 #include <rdma/rdma_cma.h>
 #include <unistd.h>
 
@@ -75,13 +77,15 @@ struct waiter {
 	const struct kind *kind;
 	void *object;
 	pthread_t thread;
+	int answer, error;
 };
 
 static void *wait(void *arg)
 {
 	struct waiter *waiter = arg;
 
-	waiter->kind->wait(waiter->object);
+	waiter->answer = waiter->kind->wait(waiter->object);
+	waiter->error = errno;
 	return NULL;
 }
 
@@ -99,6 +103,31 @@ static void cancel(struct waiter *waiter)
 
 	expect(!pthread_cancel(waiter->thread) && !pthread_join(waiter->thread, &result));
 	expect(result == PTHREAD_CANCELED);
+}
+
+static void nothing(int signal)
+{
+	(void)signal;
+}
+
+/* A signal whose handler is to interrupt calls ends the wait, as it does that in read(2). */
+static void interrupted(const struct kind *kind)
+{
+	struct sigaction action = { .sa_handler = nothing }, before;
+	struct waiter waiter;
+	void *object = kind->make();
+
+	expect(object && !sigaction(SIGUSR1, &action, &before));
+	start(&waiter, kind, object);
+	expect(!kind->end(object));
+	/* A signal before the thread sleeps interrupts nothing. */
+	for (int i = 0; pthread_tryjoin_np(waiter.thread, NULL); i++) {
+		expect(i < 500);
+		pthread_kill(waiter.thread, SIGUSR1);
+		usleep(20000);
+	}
+	expect(waiter.answer == -1 && waiter.error == EINTR);
+	expect(!sigaction(SIGUSR1, &before, NULL));
 }
 
 static void ends(const struct kind *kind)
@@ -136,6 +165,8 @@ static void follows(void)
 		expect(pd && channel && cq && !ibv_req_notify_cq(cq, 0));
 		qp = make_qp(pd, cq);
 		connect_qp(qp, qp->qp_num);
+		/* The last one is there when the thread looks again. */
+		usleep(round == 19 ? 1500000 : 0);
 		expect(!ibv_post_send(qp, &wr, &bad));
 		expect(!ibv_get_cq_event(channel, &which, &cq_context) && which == cq);
 		ibv_ack_cq_events(cq, 1);
@@ -161,6 +192,7 @@ int main(void)
 	context = open_loopback();
 	for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
 		ends(&kinds[i]);
+		interrupted(&kinds[i]);
 		unknown(&kinds[i]);
 	}
 	follows();

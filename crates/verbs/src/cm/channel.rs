@@ -38,7 +38,8 @@ impl EventChannel {
     /// Waits for the next event (`rdma_get_cm_event(3)`).
     ///
     /// EAGAIN if the descriptor is non-blocking and none waits, EINTR for a signal whose handler
-    /// was installed without `SA_RESTART`, EIO in a forked child.
+    /// was installed without `SA_RESTART`, EIO in a forked child, EBADF once the channel is
+    /// destroyed.
     pub fn get_cm_event(&self) -> Result<Event> {
         loop {
             if let Some(event) = self.get_cm_event_within(Duration::MAX)? {
@@ -48,7 +49,7 @@ impl EventChannel {
     }
 
     /// Ends the channel and all its clones (`rdma_destroy_event_channel(3)`): whoever waits for an
-    /// event, or comes to, gets EBADF.
+    /// event, or comes to, gets EBADF once none is left.
     pub fn destroy_event_channel(self) {
         self.queue.close(Closed::Destroyed);
     }
