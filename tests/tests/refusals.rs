@@ -1,6 +1,7 @@
 //! Wrong arguments and faulty work requests through the C ABI (`tests/c/bad*.c`).
 
 use irdma_tests::host::Family;
+use irdma_tests::pair::{Ready, next_port, run_pair};
 use irdma_tests::setup::tools;
 use irdma_tests::{Lan, Need, need};
 
@@ -83,9 +84,34 @@ fn the_log_says_what_was_refused_and_why() {
 fn the_log_says_why_a_work_request_failed() {
     need!([Need::Root], tools(["cc"]));
     let log = log_of("badwork");
-    for words in
-        ["wr 1: local protection error: sge[0]", "past the region", "the peer's write: rkey"]
-    {
+    for words in [
+        "wr 1: local protection error: sge[0]",
+        "past the region",
+        "the peer's write: rkey",
+        "request is refused: qp_access_flags lack access(remote_read); add it in init",
+        "request is refused: its address is no multiple of 8",
+        "has 63 bytes, the peer sends more",
+        " refused fetch-and-add at 0x",
+        " no answer from qp 0x",
+    ] {
         assert!(log.contains(words), "no {words:?} in the log:\n{log}");
     }
+}
+
+/// Of the two ends only the responder can tell.
+#[test]
+fn the_log_names_a_path_mtu_that_differs() {
+    need!([Need::Root], tools(["ibv_rc_pingpong"]));
+    let lan = Lan::one_host();
+    let port = next_port();
+    let side = |mtu: u32| {
+        let program = lan.a().program("ibv_rc_pingpong").words(&format!("-p {port} -m {mtu}"));
+        let device = [lan.a().device(), lan.a().gid_index(Family::V4).to_string()];
+        program.args(["-d", &device[0], "-g", &device[1]]).env("IRDMA_LOG", "info")
+    };
+    let client = side(256).arg(lan.a().v4.to_string());
+    let (server, client) = run_pair(side(1024), Ready::Port(port), client);
+    assert!(!server.succeeded() && !client.succeeded(), "{server}{client}");
+    let why = "a packet with 256 bytes of data, where path_mtu is 1024: both ends need the same";
+    assert!(server.stderr.contains(why), "{server}");
 }

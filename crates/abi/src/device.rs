@@ -36,7 +36,13 @@ struct Known {
 
 /// `ibv_get_device_list(3)`.
 pub fn list(count: Option<Out<'_, c_int>>) -> Result<Vec<*mut ibv_device>, Errno> {
-    let devices: Vec<_> = irdma::Device::list()?.iter().map(|d| known(d).as_seen()).collect();
+    let found = irdma::Device::list()?;
+    let names: Vec<&str> = found.iter().map(irdma::Device::name).collect();
+    match names.is_empty() {
+        true => tracing::info!("ibv_get_device_list: no device; `irdma devices` says why"),
+        false => tracing::info!("ibv_get_device_list: {}", names.join(", ")),
+    }
+    let devices: Vec<_> = found.iter().map(|device| known(device).as_seen()).collect();
     if let Some(count) = count {
         count.write(devices.len() as c_int);
     }

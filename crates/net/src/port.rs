@@ -220,7 +220,8 @@ fn ephemeral_range() -> (u16, u16) {
 }
 
 fn in_use(name: &PortName, other: &PortName) -> io::Error {
-    let text = format!("port {} of {name} is taken by {other}; choose another", name.port);
+    let text =
+        format!("port {} is taken: `ss -xap` shows who has @{other}; choose another", name.port);
     io::Error::new(io::ErrorKind::AddrInUse, text)
 }
 

@@ -47,8 +47,9 @@ fn bind_error(error: rustix::io::Errno, addr: SocketAddr) -> io::Error {
     use rustix::io::Errno;
     let remedy = match error {
         Errno::ADDRINUSE => {
-            "held by another user's process or by the kernel's rdma_rxe: stop it, or use another \
-             address or network namespace"
+            "held by a program that is not irdma, another user's, or the kernel's rdma_rxe: `irdma \
+             devices` and `ss -ulnp 'sport = :4791'` tell; stop it, or use another address or network \
+             namespace"
         }
         Errno::ADDRNOTAVAIL => "no interface has this address, or it is still tentative",
         _ => "refused by the kernel",

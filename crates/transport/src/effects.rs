@@ -1,5 +1,6 @@
 //! What a step of the protocol asks the caller to do once its lock is released.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use irdma_wire::Qpn;
@@ -49,6 +50,18 @@ pub enum EventSource {
     Port(u8),
     /// The whole device.
     Device,
+}
+
+impl fmt::Display for EventSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EventSource::Cq(token) => write!(f, "CQ {token}"),
+            EventSource::Qp(qpn) => write!(f, "QP {qpn}"),
+            EventSource::Srq(token) => write!(f, "SRQ {token}"),
+            EventSource::Port(port) => write!(f, "port {port}"),
+            EventSource::Device => f.write_str("the device"),
+        }
+    }
 }
 
 #[allow(missing_docs, reason = "the variant's text names its fields")]

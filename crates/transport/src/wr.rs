@@ -1,5 +1,6 @@
 //! Work requests: what a program posts.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bitflags::bitflags;
@@ -61,6 +62,38 @@ bitflags! {
         const GLOBAL = 1;
         /// Earlier WRITEs survive a loss of power.
         const PERSISTENT = 2;
+    }
+}
+
+impl fmt::Display for SendOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, target) = match *self {
+            SendOp::Send { imm: None } => ("SEND", None),
+            SendOp::Send { imm: Some(_) } => ("SEND with immediate", None),
+            SendOp::SendInvalidate { .. } => ("SEND with invalidate", None),
+            SendOp::Write { remote_addr, rkey, imm: None } => ("WRITE", Some((remote_addr, rkey))),
+            SendOp::Write { remote_addr, rkey, imm: Some(_) } => {
+                ("WRITE with immediate", Some((remote_addr, rkey)))
+            }
+            SendOp::Read { remote_addr, rkey } => ("READ", Some((remote_addr, rkey))),
+            SendOp::CompareSwap { remote_addr, rkey, .. } => {
+                ("compare-and-swap", Some((remote_addr, rkey)))
+            }
+            SendOp::FetchAdd { remote_addr, rkey, .. } => {
+                ("fetch-and-add", Some((remote_addr, rkey)))
+            }
+            SendOp::AtomicWrite { remote_addr, rkey } => {
+                ("ATOMIC WRITE", Some((remote_addr, rkey)))
+            }
+            SendOp::Flush { remote_addr, rkey, .. } => ("FLUSH", Some((remote_addr, rkey))),
+            SendOp::LocalInvalidate { .. } => ("local invalidate", None),
+            SendOp::BindMw(_) => ("bind", None),
+            SendOp::RegMr { .. } => ("fast registration", None),
+        };
+        match target {
+            None => f.write_str(name),
+            Some((addr, rkey)) => write!(f, "{name} at {addr:#x} with rkey {rkey:#010x}"),
+        }
     }
 }
 

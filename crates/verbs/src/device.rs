@@ -290,7 +290,7 @@ impl Device {
     /// The GID that a LID stands for in an address without a GRH. EINVAL unless
     /// [`Config::lids`](crate::Config::lids) is set and the port has an IPv4 address.
     pub fn gid_of_lid(&self, lid: u16) -> Result<Gid> {
-        lid::to_gid(self.0.config.lids, &self.0.gids.addresses(), lid).logged("gid_of_lid")
+        lid::to_gid(self.0.config.lids, &self.0.gids.addresses(), lid).logged("addressing by LID")
     }
 
     /// The P_Key at `index` of port 1. EINVAL past index 0, EOPNOTSUPP of an iWARP device.

@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 
 use irdma_net::clock;
 use irdma_transport::{ErrorKind, VerbsError};
+use irdma_wire::Qpn;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
@@ -89,12 +90,22 @@ fn errno_name(kind: ErrorKind) -> &'static str {
 /// Passes a result on, logging its refusal.
 pub(crate) trait Logged {
     fn logged(self, verb: &str) -> Self;
+
+    /// As `logged`, with the queue pair that the verb is about.
+    fn logged_of(self, verb: &str, qpn: Qpn) -> Self;
 }
 
 impl<T> Logged for irdma_transport::Result<T> {
     fn logged(self, verb: &str) -> Self {
         if let Err(error) = &self {
             refused(verb, error);
+        }
+        self
+    }
+
+    fn logged_of(self, verb: &str, qpn: Qpn) -> Self {
+        if let Err(error) = &self {
+            refused(&format!("{verb} of QP {qpn}"), error);
         }
         self
     }

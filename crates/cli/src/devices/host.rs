@@ -65,6 +65,11 @@ impl PortUse {
                  use a network namespace of your own (`unshare -rn`)"
                     .into(),
             ),
+            PortUse::Taken { uid } if uid == own_uid() => Some(
+                "a program that is not irdma holds it (`ss -ulnp 'sport = :4791'` shows which): stop \
+                 that, or use a network namespace of your own (`unshare -rn`)"
+                    .into(),
+            ),
             PortUse::Taken { uid } => Some(format!(
                 "a program of user {uid} holds it: stop that, run as the same user, or use a \
                  network namespace of your own (`unshare -rn`)"
@@ -141,8 +146,11 @@ fn parse_address(digits: &str) -> Option<IpAddr> {
 
 /// Who uses the port on `address`. A socket on all addresses is never one of ours.
 pub fn port_use(address: IpAddr, users: &[PortUser]) -> PortUse {
-    let mine = fs::metadata("/proc/self").map_or(0, |process| process.uid());
-    use_by(address, users, mine, rdma_rxe_loaded())
+    use_by(address, users, own_uid(), rdma_rxe_loaded())
+}
+
+fn own_uid() -> u32 {
+    fs::metadata("/proc/self").map_or(0, |process| process.uid())
 }
 
 fn use_by(address: IpAddr, users: &[PortUser], mine: u32, rxe: bool) -> PortUse {

@@ -241,6 +241,14 @@ impl Cm {
             }
             conn.retries_left -= 1;
             cx.stats.rto += 1;
+            tracing::info!(
+                "CM {id}: no answer from {} for service {} in {:?}, {} more tries; is its host up, \
+                 and UDP 4791 open?",
+                conn.path.dst(),
+                conn.service,
+                conn.state,
+                conn.retries_left
+            );
         }
         let at = cx.now + conn.response_ns();
         arm(cx, conn, at);
@@ -262,7 +270,7 @@ impl Cm {
     fn give_up(&mut self, cx: &mut Cx, id: CommId) {
         let Some(conn) = self.table.get_mut(id) else { return };
         tracing::info!(
-            "CM {id}: no answer from {} for service {} in {:?}; is its host up, and UDP 4791 open?",
+            "CM {id}: {} has not answered for service {} in {:?}: given up",
             conn.path.dst(),
             conn.service,
             conn.state

@@ -144,7 +144,7 @@ fn check_values(attr: &QpAttr, mask: AttrMask) -> Result<()> {
     in_range(M::PKEY_INDEX, attr.pkey_index == 0, "pkey_index: the table has index 0 only")?;
     in_range(M::PORT, attr.port == 1, "port_num: the device has port 1 only")?;
     let mtu_ok = matches!(attr.path_mtu, 256 | 512 | 1024 | 2048 | 4096);
-    in_range(M::PATH_MTU, mtu_ok, "path_mtu: none of IBV_MTU_256 to IBV_MTU_4096")?;
+    in_range(M::PATH_MTU, mtu_ok, "path_mtu: use 256, 512, 1024, 2048 or 4096 (IBV_MTU_*)")?;
     in_range(M::TIMEOUT, attr.timeout < 32, "timeout: above 31")?;
     in_range(M::RETRY_CNT, attr.retry_cnt < 8, "retry_cnt: above 7")?;
     in_range(M::RNR_RETRY, attr.rnr_retry < 8, "rnr_retry: above 7")?;

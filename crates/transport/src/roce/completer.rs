@@ -75,11 +75,11 @@ impl Qp {
         };
         if let Some(wqe) = self.sq.front() {
             tracing::info!(
-                "QP {}: WR {}: the peer refused {:?} at PSN {}: {code:?}",
+                "QP {}: WR {}: QP {} refused {} at PSN {psn}: {code:?}; if it is irdma, its log says why",
                 self.qpn,
                 wqe.wr_id,
-                wqe.op,
-                psn.get()
+                self.attr.dest_qpn,
+                wqe.op
             );
         }
         self.fail_front_send(cx, status);

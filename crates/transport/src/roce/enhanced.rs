@@ -11,7 +11,7 @@ use irdma_mem::Access;
 use irdma_wire::{Headers, NakCode, Packet, Psn, Reth};
 
 use super::respond::{Kept, Response};
-use super::responder::{FORBIDDEN, INVALID, NO_ACCESS, Refusal};
+use super::responder::{INVALID, NO_ACCESS, Refusal, UNALIGNED};
 use crate::cx::Cx;
 use crate::effects::EventKind;
 use crate::qp::Qp;
@@ -31,13 +31,14 @@ impl Qp {
             return Err(INVALID);
         };
         if !cx.config.atomic_write {
-            return Err(INVALID);
+            return Err(self.breach("this device has no ATOMIC WRITE"));
         }
-        if !self.attr.access.contains(Access::REMOTE_WRITE) {
-            return Err(FORBIDDEN);
+        self.check_right(Access::REMOTE_WRITE)?;
+        if len as usize != WORD || packet.payload.len() != WORD {
+            return Err(self.breach("an ATOMIC WRITE of other than 8 bytes"));
         }
-        if len as usize != WORD || packet.payload.len() != WORD || !va.is_multiple_of(8) {
-            return Err(INVALID);
+        if !va.is_multiple_of(8) {
+            return Err(self.breach(UNALIGNED));
         }
         self.check_responder_room(cx)?;
         let who = (self.pd(), self.qpn.get());
@@ -48,7 +49,7 @@ impl Qp {
         })?;
         // A zero-based region may place an aligned offset at a misaligned address.
         if !grant.is_aligned_8() {
-            return Err(INVALID);
+            return Err(self.breach(UNALIGNED));
         }
         grant.write_at(0, packet.payload);
         drop(grant);
@@ -62,13 +63,9 @@ impl Qp {
             return Err(INVALID);
         };
         let placement = Placement::from_bits(feth.placement).filter(|asked| !asked.is_empty());
-        let need = placement.map(needed).ok_or(INVALID)?;
-        if feth.selectivity > 1 {
-            return Err(INVALID);
-        }
-        if !self.attr.access.contains(need) {
-            return Err(FORBIDDEN);
-        }
+        let need = placement.map(needed).filter(|_| feth.selectivity <= 1);
+        let need = need.ok_or_else(|| self.breach("a FLUSH of an unknown kind"))?;
+        self.check_right(need)?;
         self.check_responder_room(cx)?;
         // The whole region is named by its key alone.
         let range = (feth.selectivity == 0).then_some((reth.va, u64::from(reth.len)));

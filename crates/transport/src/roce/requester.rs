@@ -230,7 +230,8 @@ impl Qp {
         let bad_len = wqe.op.is_word() && wqe.len != 8;
         if reads && self.attr.max_rd_atomic == 0 || bad_len {
             tracing::info!(
-                "QP {}: WR {}: {:?} of {} bytes with max_rd_atomic {}",
+                "QP {}: WR {}: {} of {} bytes with max_rd_atomic {}; set it when moving to RTS, and \
+                 max_dest_rd_atomic at the peer; words have 8 bytes",
                 self.qpn,
                 wqe.wr_id,
                 wqe.op,

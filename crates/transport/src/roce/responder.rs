@@ -69,9 +69,12 @@ pub(crate) enum Refusal {
     NakRecv(NakCode, u64, WcStatus),
 }
 
+/// What no parsed packet leads to, or is logged.
 pub(super) const INVALID: Refusal = Refusal::Nak(NakCode::InvalidRequest, EventKind::QpReqErr);
-pub(super) const FORBIDDEN: Refusal = Refusal::Nak(NakCode::InvalidRequest, EventKind::QpAccessErr);
+const FORBIDDEN: Refusal = Refusal::Nak(NakCode::InvalidRequest, EventKind::QpAccessErr);
 pub(super) const NO_ACCESS: Refusal = Refusal::Nak(NakCode::RemoteAccess, EventKind::QpAccessErr);
+
+pub(super) const UNALIGNED: &str = "its address is no multiple of 8";
 
 impl Qp {
     /// A request packet for this queue pair's responder (RC).
@@ -122,14 +125,15 @@ impl Qp {
     fn try_execute(&mut self, cx: &mut Cx, packet: &Packet<'_>) -> Result<(), Refusal> {
         let headers = &packet.headers;
         let opcode = headers.bth.opcode;
-        self.select_srq(headers).ok_or(INVALID)?;
+        self.select_srq(headers)
+            .ok_or_else(|| self.breach("it names no shared queue of the XRC domain"))?;
         let continues = match &self.resp.message {
             None => opcode.starts(),
             Some(Message::Send { .. }) => opcode.operation == Operation::Send && !opcode.starts(),
             Some(Message::Write { .. }) => opcode.operation == Operation::Write && !opcode.starts(),
         };
         if !continues {
-            return Err(INVALID);
+            return Err(self.breach("it does not go on with the message that it comes after"));
         }
         match opcode.operation {
             Operation::Send => self.place_send(cx, packet)?,
@@ -140,7 +144,7 @@ impl Qp {
             }
             Operation::AtomicWrite => return self.execute_atomic_write(cx, packet),
             Operation::Flush => return self.execute_flush(cx, headers),
-            _ => return Err(INVALID),
+            _ => return Err(self.breach("its opcode is no request")),
         }
         self.resp.expected = headers.bth.psn.add(1);
         Ok(())
@@ -173,7 +177,7 @@ impl Qp {
 
     fn place_send(&mut self, cx: &mut Cx, packet: &Packet<'_>) -> Result<(), Refusal> {
         if !self.check_payload_len(packet) {
-            return Err(INVALID);
+            return Err(self.wrong_len(packet));
         }
         if self.resp.message.is_none() {
             let wqe = self.take_recv(cx).ok_or(Refusal::Rnr)?;
@@ -184,7 +188,12 @@ impl Qp {
         };
         let (wr_id, offset) = (wqe.wr_id, *offset);
         let end = offset + packet.payload.len() as u64;
-        if end > total_len(wqe.sges.as_slice()) {
+        let room = total_len(wqe.sges.as_slice());
+        if end > room {
+            tracing::info!(
+                "QP {}: receive {wr_id} has {room} bytes, the peer sends more",
+                self.qpn
+            );
             return Err(Refusal::NakRecv(NakCode::InvalidRequest, wr_id, WcStatus::LocLenErr));
         }
         scatter(&cx.mem, self.pd(), wqe.sges.as_slice(), offset, packet.payload).map_err(
@@ -235,9 +244,7 @@ impl Qp {
 
     fn place_write(&mut self, cx: &mut Cx, packet: &Packet<'_>) -> Result<(), Refusal> {
         let headers = &packet.headers;
-        if !self.attr.access.contains(Access::REMOTE_WRITE) {
-            return Err(FORBIDDEN);
-        }
+        self.check_right(Access::REMOTE_WRITE)?;
         let (va, rkey, len, offset) = match (&self.resp.message, headers.reth) {
             (Some(Message::Write { va, rkey, len, offset }), _) => (*va, *rkey, *len, *offset),
             (None, Some(Reth { va, rkey, len })) => (va, rkey, len, 0),
@@ -246,8 +253,13 @@ impl Qp {
         let end = u64::from(offset) + packet.payload.len() as u64;
         let ends = headers.bth.opcode.ends();
         let fits = if ends { end == u64::from(len) } else { end < u64::from(len) };
-        if !self.check_payload_len(packet) || !fits || len > MAX_MESSAGE {
-            return Err(INVALID);
+        if !self.check_payload_len(packet) {
+            return Err(self.wrong_len(packet));
+        }
+        if !fits || len > MAX_MESSAGE {
+            return Err(
+                self.breach("the packets of a WRITE have not as many bytes as it announced")
+            );
         }
         // The receive request that immediate data needs is looked for before memory changes.
         let recv = match headers.imm {
@@ -312,11 +324,9 @@ impl Qp {
         let Some(reth) = headers.reth else {
             return Err(INVALID);
         };
-        if !self.attr.access.contains(Access::REMOTE_READ) {
-            return Err(FORBIDDEN);
-        }
+        self.check_right(Access::REMOTE_READ)?;
         if reth.len > MAX_MESSAGE {
-            return Err(INVALID);
+            return Err(self.breach("a READ of more than 2^31 bytes"));
         }
         self.check_responder_room(cx)?;
         if reth.len > 0 {
@@ -336,11 +346,9 @@ impl Qp {
         let Some(AtomicEth { va, rkey, swap_or_add, compare }) = headers.atomic else {
             return Err(INVALID);
         };
-        if !self.attr.access.contains(Access::REMOTE_ATOMIC) {
-            return Err(FORBIDDEN);
-        }
+        self.check_right(Access::REMOTE_ATOMIC)?;
         if !va.is_multiple_of(8) {
-            return Err(INVALID);
+            return Err(self.breach(UNALIGNED));
         }
         self.check_responder_room(cx)?;
         let who = (self.pd(), self.qpn.get());
@@ -351,7 +359,7 @@ impl Qp {
             })?;
         // A zero-based region may place an aligned offset at a misaligned address.
         if !grant.is_aligned_8() {
-            return Err(INVALID);
+            return Err(self.breach(UNALIGNED));
         }
         let value = match headers.bth.opcode.operation {
             Operation::CompareSwap => grant.compare_swap(compare, swap_or_add),
@@ -368,13 +376,41 @@ impl Qp {
         Ok(())
     }
 
+    /// The refusal of a request that breaks a rule, which is logged.
+    pub(super) fn breach(&self, rule: &str) -> Refusal {
+        tracing::info!("QP {}: the peer's request is refused: {rule}", self.qpn);
+        INVALID
+    }
+
+    fn wrong_len(&self, packet: &Packet<'_>) -> Refusal {
+        self.breach(&format!(
+            "a packet with {} bytes of data, where path_mtu is {}: both ends need the same path_mtu",
+            packet.payload.len(),
+            self.attr.path_mtu
+        ))
+    }
+
+    pub(super) fn check_right(&self, need: Access) -> Result<(), Refusal> {
+        if self.attr.access.contains(need) {
+            return Ok(());
+        }
+        tracing::info!(
+            "QP {}: the peer's request is refused: qp_access_flags lack {need:?}; add it in INIT",
+            self.qpn
+        );
+        Err(FORBIDDEN)
+    }
+
     /// READs and atomics beyond what was agreed are refused (IBTA 9.7.4.1.5).
     pub(super) fn check_responder_room(&self, cx: &mut Cx) -> Result<(), Refusal> {
         let depth = usize::from(self.attr.max_dest_rd_atomic);
         let busy = self.resp.queue.iter().filter(|r| r.is_counted()).count();
         if depth == 0 || busy >= depth {
             cx.stats.ird_limit_count += 1;
-            return Err(INVALID);
+            let depth = format!("{depth} READs and atomics at once (max_dest_rd_atomic)");
+            return Err(
+                self.breach(&format!("more than {depth}: the peer's max_rd_atomic is larger"))
+            );
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Going back: timeouts, sequence NAKs, RNR, and their budgets (IBTA 9.7.5.2.7, 9.9.2).
 
+use std::time::Duration;
+
 use irdma_wire::Psn;
 use irdma_wire::aeth::rnr_timer_ns;
 
@@ -76,13 +78,15 @@ impl Qp {
         }
         if self.req.retry_left == 0 {
             if let Some(wqe) = self.sq.front() {
+                let peer = self.path.map_or_else(String::new, |path| path.route.dst.to_string());
                 tracing::info!(
-                    "QP {}: WR {}: no answer from {:?} within {} retries of {} ns",
+                    "QP {}: WR {}: no answer from QP {} at {peer} to {} tries, {:.1?} or more apart: \
+                     is it gone, on another device of its host, or UDP 4791 blocked?",
                     self.qpn,
                     wqe.wr_id,
-                    self.path.map(|path| path.route.dst),
-                    self.attr.retry_cnt,
-                    timeout_ns(self.attr.timeout)
+                    self.attr.dest_qpn,
+                    u32::from(self.attr.retry_cnt) + 1,
+                    Duration::from_nanos(timeout_ns(self.attr.timeout))
                 );
             }
             return self.fail_front_send(cx, WcStatus::RetryExcErr);

@@ -100,7 +100,8 @@ impl IdInner {
         let Some(new) = self.admit(table, &state, &caller) else { return false };
         table.add_comm(caller.comm, &new);
         state.waiting += 1;
-        tracing::info!("connection manager: a new peer, {:?}", new.state().peer);
+        let peer = new.state().peer.map_or_else(String::new, |peer| peer.to_string());
+        tracing::info!("connection manager: a new peer, {peer}");
         state.channel.push(Pending {
             subject: Arc::clone(self),
             kind: EventKind::ConnectRequest,

@@ -211,7 +211,8 @@ impl IdInner {
         status: i32,
         param: Param,
     ) {
-        tracing::info!("connection manager: {kind:?}, status {status}, peer {:?}", state.peer);
+        let peer = state.peer.map_or_else(|| "none".into(), |peer| peer.to_string());
+        tracing::info!("connection manager: {kind:?}, status {status}, peer {peer}");
         let subject = Arc::clone(self);
         state.channel.push(Pending { subject, kind, status, param, new: None });
     }

@@ -90,7 +90,7 @@ impl Targets {
 
     /// Tells the program about an event.
     pub(crate) fn notify(&self, kind: EventKind, source: EventSource) {
-        tracing::info!("event {kind:?} for {source:?}");
+        tracing::info!("event {kind:?} for {source}");
         match source {
             EventSource::Cq(token) => {
                 if let Some(cq) = self.cq(token) {

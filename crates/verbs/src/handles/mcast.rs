@@ -21,12 +21,12 @@ impl Qp {
     /// Joins a multicast group. EINVAL unless the service is UD and `gid` a group, ENOMEM when
     /// the group is full. Attaching again with the same `lid` changes nothing.
     pub fn attach_mcast(&self, gid: &Gid, lid: u16) -> Result<()> {
-        self.inner.attach(gid, lid).logged("attach_mcast")
+        self.inner.attach(gid, lid).logged_of("attach_mcast", self.inner.qpn)
     }
 
     /// Leaves a multicast group. EINVAL if the queue pair is not attached to it with `lid`.
     pub fn detach_mcast(&self, gid: &Gid, lid: u16) -> Result<()> {
-        self.inner.detach(gid, lid).logged("detach_mcast")
+        self.inner.detach(gid, lid).logged_of("detach_mcast", self.inner.qpn)
     }
 }
 

@@ -238,7 +238,7 @@ impl Qp {
     /// EINVAL for what the transition table or the device does not allow; nothing has changed
     /// then. EADDRINUSE where another user or the kernel's own driver holds the address.
     pub fn modify_qp(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        self.inner.modify_qp_roce(attr, mask).logged("modify_qp")
+        self.inner.modify_qp_roce(attr, mask).logged_of("modify_qp", self.inner.qpn)
     }
 
     /// Limits the rate at which the queue pair sends (`ibv_modify_qp_rate_limit(3)`), in RTS;
@@ -250,7 +250,7 @@ impl Qp {
     pub fn modify_qp_rate_limit(&self, rate: RateLimit) -> Result<()> {
         let attr = QpAttr { rate, ..QpAttr::default() };
         let modified = self.inner.modify_qp_roce(&attr, AttrMask::RATE_LIMIT);
-        modified.logged("modify_qp_rate_limit")
+        modified.logged_of("modify_qp_rate_limit", self.inner.qpn)
     }
 
     /// The device.
@@ -264,7 +264,7 @@ impl Qp {
             .inner
             .check()
             .and_then(|()| self.inner.lane.lock().endpoint.query_qp(self.inner.qpn));
-        queried.map(|(attr, init)| (attr, init.cap)).logged("query_qp")
+        queried.map(|(attr, init)| (attr, init.cap)).logged_of("query_qp", self.inner.qpn)
     }
 
     /// Posts a send request; what can go at once leaves in the caller's thread.
@@ -285,7 +285,7 @@ impl Qp {
     /// Begins a list of requests that leave together when the guard is dropped.
     #[inline]
     pub fn start_post(&self) -> Result<PostSend<'_>> {
-        self.inner.check().logged("post")?;
+        self.inner.check().logged_of("post", self.inner.qpn)?;
         let qp = &*self.inner;
         Ok(PostSend { qpn: qp.qpn, qp, lane: qp.lane.lock(), _noted: Noted(&qp.lane) })
     }
@@ -307,7 +307,7 @@ impl Qp {
     /// The handle that [`crate::Xrcd::create_qp`] gave waits for the events while others stay, too;
     /// afterwards events name the queue pair by the cookie 0.
     pub fn destroy_qp(mut self) -> std::result::Result<(), Refused<Self>> {
-        match self.let_go().logged("destroy_qp") {
+        match self.let_go().logged_of("destroy_qp", self.inner.qpn) {
             Ok(()) => {
                 self.released = true;
                 Ok(())
@@ -371,8 +371,8 @@ impl PostSend<'_> {
     /// Posts nothing: a program that wants all of a list or none of it asks for each first.
     #[inline]
     pub fn check_post_send(&mut self, wr: &SendWr<'_>, ahead: usize) -> Result<()> {
-        self.qp.check_offered(&wr.op).logged("post_send")?;
-        self.lane.endpoint.check_post_send(self.qpn, wr, ahead).logged("post_send")
+        self.qp.check_offered(&wr.op).logged_of("post_send", self.qpn)?;
+        self.lane.endpoint.check_post_send(self.qpn, wr, ahead).logged_of("post_send", self.qpn)
     }
 
     /// Posts a send request for the shared queue `srqn` of the peer's XRC domain
@@ -380,16 +380,16 @@ impl PostSend<'_> {
     /// [`Qp::post_send`].
     #[inline]
     pub fn post_xrc_send(&mut self, wr: &SendWr<'_>, srqn: u32) -> Result<()> {
-        self.qp.check_offered(&wr.op).logged("post_send")?;
+        self.qp.check_offered(&wr.op).logged_of("post_send", self.qpn)?;
         let now = self.lane.now();
-        self.lane.endpoint.post_xrc_send(now, self.qpn, wr, srqn).logged("post_send")
+        self.lane.endpoint.post_xrc_send(now, self.qpn, wr, srqn).logged_of("post_send", self.qpn)
     }
 
     /// See [`Qp::post_recv`].
     #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<()> {
         let now = self.lane.now();
-        self.lane.endpoint.post_recv(now, self.qpn, wr).logged("post_recv")
+        self.lane.endpoint.post_recv(now, self.qpn, wr).logged_of("post_recv", self.qpn)
     }
 }
 
