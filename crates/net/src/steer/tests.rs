@@ -280,8 +280,9 @@ fn what_belongs_to_no_slot_reaches_a_member_that_answers() {
     all_direct_within(SETTLE_LIMIT, &mut members, group);
     let sender = SendSocket::open(group.ip(), 0).unwrap();
     sender.send(group, &management(0x10, 0, 48), None, 0, None).unwrap();
-    let meta = members[0].receiver.recv(&mut vec![0; BATCH_LEN]).unwrap();
-    assert_eq!(meta.map(|meta| meta.len), Some(64));
+    // The members go on looking for the one that is silent.
+    let received = || members[0].receiver.recv(&mut vec![0; BATCH_LEN]).unwrap();
+    assert!(std::iter::from_fn(received).any(|meta| meta.len == 64));
 }
 
 #[test]
