@@ -29,7 +29,8 @@ side=send or side=receive spares the other way, and opcode=NUMBER all but one op
 
 The program finds irdma in the place of libibverbs and librdmacm, by LD_PRELOAD and
 LD_LIBRARY_PATH, and so do the programs that it starts. Its exit status is that of `irdma run`;
-125 means irdma itself failed, 2 that its options are wrong, 126 that the program cannot be started, 127 that it was not found.";
+2 means wrong options, 125 that irdma itself failed, 126 that the program cannot be started, 127
+that it was not found.";
 
 /// Run a program, already compiled for libibverbs or librdmacm, on the software device
 #[derive(Args)]

@@ -48,8 +48,8 @@ fn bind_error(error: rustix::io::Errno, addr: SocketAddr) -> io::Error {
     let remedy = match error {
         Errno::ADDRINUSE => {
             "held by a program that is not irdma, another user's, or the kernel's rdma_rxe: `irdma \
-             devices` and `ss -ulnp 'sport = :4791'` tell; stop it, or use another address or network \
-             namespace"
+             devices` and `ss -ulnp 'sport = :4791'` tell; stop it, or use another address or \
+             network namespace"
         }
         Errno::ADDRNOTAVAIL => "no interface has this address, or it is still tentative",
         _ => "refused by the kernel",

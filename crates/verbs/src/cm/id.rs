@@ -199,8 +199,8 @@ impl Id {
     }
 
     /// Ends a connection, or agrees to its end (`rdma_disconnect(3)`). Ends with
-    /// [`EventKind::Disconnected`]; of one that has ended, or of an attempt, nothing happens. EINVAL
-    /// without any.
+    /// [`EventKind::Disconnected`]; of one that has ended, or of an attempt, nothing happens.
+    /// EINVAL without any.
     pub fn disconnect(&self) -> Result<()> {
         self.try_disconnect().logged("disconnect")
     }
