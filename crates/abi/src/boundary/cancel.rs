@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use irdma_net::wake;
 
-use super::Errno;
+use super::{Errno, set_errno};
 
 /// How often a thread that waits for an event looks whether it was cancelled.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -61,8 +61,7 @@ macro_rules! cancellation_point {
                 let answer = unsafe { $wait($($arg),*) };
                 match answer {
                     $crate::boundary::NOT_YET => $crate::boundary::test_cancel(),
-                    $crate::boundary::NEVER if $crate::boundary::sleep() => return -1,
-                    $crate::boundary::NEVER => $crate::boundary::test_cancel(),
+                    $crate::boundary::NEVER => return $crate::boundary::sleep_cancellably(),
                     _ => return answer,
                 }
             }
@@ -71,15 +70,21 @@ macro_rules! cancellation_point {
 }
 pub(crate) use cancellation_point;
 
-/// Sleeps for [`PATIENCE`]; EINTR, and `true`, after a signal whose handler is to interrupt calls.
-pub fn sleep() -> bool {
+/// Sleeps until the calling thread is cancelled, which ends it, or a signal interrupts it: -1 and
+/// EINTR. It does not look for its object again: one that is made at the same address is another.
+pub extern "C-unwind" fn sleep_cancellably() -> c_int {
+    while !is_interrupted() {
+        test_cancel();
+    }
+    set_errno(Errno(libc::EINTR));
+    -1
+}
+
+/// Sleeps for [`PATIENCE`], or until a signal whose handler is to interrupt calls.
+fn is_interrupted() -> bool {
     // The C library may notice a cancellation in the middle of it.
     let _guard = Uncancelled::new();
-    let interrupted = wake::sleep(PATIENCE) && wake::signals_interrupt();
-    if interrupted {
-        super::set_errno(Errno(libc::EINTR));
-    }
-    interrupted
+    wake::sleep(PATIENCE) && wake::signals_interrupt()
 }
 
 /// Ends the calling thread if it was cancelled.

@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use answer::{Answer, Count, Ended, List, Made, Part, Plain, Size, Status, Success, Text};
 pub use args::{Bits, Buffer, FromC, In, InOut, Out, Partial, read_program, write_program};
 pub(crate) use cancel::cancellation_point;
-pub use cancel::{NEVER, NOT_YET, PATIENCE, Uncancelled, sleep, test_cancel};
+pub use cancel::{NEVER, NOT_YET, PATIENCE, Uncancelled, sleep_cancellably, test_cancel};
 pub(crate) use object::set_field;
 pub use object::{End, Ends, Kept, Object, Owned, Shape};
 

@@ -144,29 +144,49 @@ static void ends(const struct kind *kind)
 	cancel(&late);
 }
 
-/* What comes after an object, very likely at its address, has its events for itself. */
+/* A channel at the address of one that is gone. */
+static struct ibv_comp_channel *channel_at(const void *address)
+{
+	struct ibv_comp_channel *made[64], *found = NULL;
+	int count = 0;
+
+	while (!found && count < 64) {
+		made[count] = ibv_create_comp_channel(context);
+		expect(made[count]);
+		if (made[count] == address)
+			found = made[count];
+		else
+			count++;
+	}
+	while (count)
+		expect(!ibv_destroy_comp_channel(made[--count]));
+	expect(found);
+	return found;
+}
+
+/* What comes after an object, at its address, has its events for itself. */
 static void follows(void)
 {
 	struct waiter waiter;
-	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context), *gone = channel;
 	struct ibv_cq *cq, *which;
 	void *cq_context;
 
 	start(&waiter, &kinds[0], channel);
 	expect(!ibv_destroy_comp_channel(channel));
-	for (int round = 0; round < 20; round++) {
+	for (int round = 0; round < 3; round++) {
 		struct ibv_pd *pd = ibv_alloc_pd(context);
 		struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE,
 					  .send_flags = IBV_SEND_SIGNALED }, *bad;
 		struct ibv_qp *qp;
 
-		channel = ibv_create_comp_channel(context);
+		channel = channel_at(gone);
 		cq = ibv_create_cq(context, 8, NULL, channel, 0);
 		expect(pd && channel && cq && !ibv_req_notify_cq(cq, 0));
 		qp = make_qp(pd, cq);
 		connect_qp(qp, qp->qp_num);
-		/* The last one is there when the thread looks again. */
-		usleep(round == 19 ? 1500000 : 0);
+		/* The last one is there for longer than a thread waits before it looks again. */
+		usleep(round == 2 ? 1500000 : 0);
 		expect(!ibv_post_send(qp, &wr, &bad));
 		expect(!ibv_get_cq_event(channel, &which, &cq_context) && which == cq);
 		ibv_ack_cq_events(cq, 1);

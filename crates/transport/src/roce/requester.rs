@@ -226,23 +226,18 @@ impl Qp {
         }
         let mtu = self.attr.path_mtu;
         let wqe = &self.sq[at];
+        let fails = |status, why: &str| {
+            tracing::info!("QP {}: WR {}: {} fails: {why}", self.qpn, wqe.wr_id, wqe.op);
+            Err(Stop::Failed(status))
+        };
+        if wqe.op.is_word() && wqe.len != 8 {
+            return fails(WcStatus::LocLenErr, "it takes 8 bytes");
+        }
         let reads = wqe.op.is_read_or_atomic();
-        let bad_len = wqe.op.is_word() && wqe.len != 8;
-        if reads && self.attr.max_rd_atomic == 0 || bad_len {
-            tracing::info!(
-                "QP {}: WR {}: {} of {} bytes with max_rd_atomic {}; set it when moving to RTS, and \
-                 max_dest_rd_atomic at the peer; words have 8 bytes",
-                self.qpn,
-                wqe.wr_id,
-                wqe.op,
-                wqe.len,
-                self.attr.max_rd_atomic
-            );
-            return Err(Stop::Failed(if bad_len {
-                WcStatus::LocLenErr
-            } else {
-                WcStatus::LocQpOpErr
-            }));
+        if reads && self.attr.max_rd_atomic == 0 {
+            let why =
+                "max_rd_atomic is 0; set it in RTS, and max_dest_rd_atomic at the peer in RTR";
+            return fails(WcStatus::LocQpOpErr, why);
         }
         if wqe.flags.contains(SendFlags::FENCE) && !self.req.reads.is_empty() {
             return Err(Stop::Wait);

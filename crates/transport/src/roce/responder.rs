@@ -407,10 +407,10 @@ impl Qp {
         let busy = self.resp.queue.iter().filter(|r| r.is_counted()).count();
         if depth == 0 || busy >= depth {
             cx.stats.ird_limit_count += 1;
-            let depth = format!("{depth} READs and atomics at once (max_dest_rd_atomic)");
-            return Err(
-                self.breach(&format!("more than {depth}: the peer's max_rd_atomic is larger"))
-            );
+            return Err(self.breach(&format!(
+                "more READs and atomics at once than max_dest_rd_atomic {depth}; the peer's \
+                 max_rd_atomic must not be larger"
+            )));
         }
         Ok(())
     }
